@@ -1,0 +1,119 @@
+// Package control is the control plane: calls between two engines, off the
+// hot path. It carries hello, bootstrap messages, probes, changes of
+// transports and goodbye. Its carrier is an interface, so that the engine also
+// runs over an in-memory one in fake time.
+package control
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Node is how an engine introduces itself.
+type Node struct {
+	Name        string
+	Address     string // where its control plane can be reached
+	Incarnation sdk.Incarnation
+	// Started is when the engine opened. Of two incarnations at one address
+	// the later one is alive.
+	Started time.Time
+}
+
+// Transport is one transport that an engine runs.
+type Transport struct {
+	Name       string
+	Instance   uint64
+	Attributes sdk.Attributes
+	MaxFrame   int
+}
+
+// Room is how far a sender may go: the highest sequence number, and the bytes
+// that its sent and unresolved entries may reach.
+type Room struct {
+	Seq   uint64
+	Bytes uint64
+}
+
+// HelloRequest opens or renews a session towards the receiver.
+type HelloRequest struct {
+	From       Node
+	Proto      int
+	Session    uint64 // proposed by the sender, never 0
+	Replaces   uint64 // the held session that the proposal replaces, or 0
+	Transports []Transport
+	Version    uint64 // of Transports; grows
+}
+
+// HelloReply names the session that the receiver holds.
+type HelloReply struct {
+	Node       Node
+	Proto      int
+	Session    uint64
+	Room       Room
+	Transports []Transport
+	Version    uint64
+}
+
+// BootstrapRequest carries a transport's offer.
+type BootstrapRequest struct {
+	From, To     sdk.Incarnation
+	Transport    string
+	FromInstance uint64
+	ToInstance   uint64
+	Path         string
+	Generation   uint64
+	Offer        []byte
+}
+
+// BootstrapReply carries the peer's transport's answer.
+type BootstrapReply struct {
+	Answer []byte
+}
+
+// ProbeRequest asks who is there.
+type ProbeRequest struct{ From sdk.Incarnation }
+
+// ProbeReply says so.
+type ProbeReply struct{ Node Node }
+
+// ChangeRequest tells a peer which transports are up now.
+type ChangeRequest struct {
+	From       sdk.Incarnation
+	Transports []Transport
+	Version    uint64
+}
+
+// GoodbyeRequest says that the sender's incarnation ends.
+type GoodbyeRequest struct{ From sdk.Incarnation }
+
+// Handler answers calls. Methods are called concurrently; what they return as
+// an error reaches the caller as a [sdk.Error] with the same code.
+type Handler interface {
+	Hello(ctx context.Context, req HelloRequest) (HelloReply, error)
+	Bootstrap(ctx context.Context, req BootstrapRequest) (BootstrapReply, error)
+	Probe(ctx context.Context, req ProbeRequest) (ProbeReply, error)
+	Changed(ctx context.Context, req ChangeRequest) error
+	Goodbye(ctx context.Context, req GoodbyeRequest) error
+}
+
+// Client calls one peer's engine. Every call needs a context with a deadline.
+// Errors are [sdk.Error]s: what the peer answered keeps its code, and
+// [Answered] tells it from silence ([sdk.Unavailable]).
+type Client interface {
+	Handler
+	Close() error
+}
+
+// Carrier makes the control plane.
+type Carrier interface {
+	// Listen serves h and returns the address on which it does.
+	Listen(h Handler) (address string, err error)
+	// Dial returns a client for an address. It does no I/O; connecting is
+	// part of the first call.
+	Dial(address string) Client
+	// Close ends the server and every client. It does not wait for calls
+	// longer than ctx.
+	Close(ctx context.Context) error
+}

@@ -1,0 +1,144 @@
+package sdk
+
+import "context"
+
+// Notifier is the ability to carry frames to a peer.
+//
+// A path is one way to a peer inside a transport: an address for stream
+// sockets, a pair of local and remote port for RDMA. The transport lists
+// paths, the engine picks.
+type Notifier interface {
+	// Paths returns the paths to a peer that published these attributes,
+	// best first, at most 64. It does no I/O. Names are stable: the engine
+	// keeps a path's health under its name. An error means that the
+	// attributes cannot be used.
+	Paths(remote Attributes) ([]string, error)
+
+	// Connect makes an endpoint to the target. It calls exchange at most once,
+	// with an offer for the peer's transport (at most 64 KiB), and gets the
+	// peer's answer: the engine carries both over its control plane. It
+	// returns once the endpoint can carry frames, or with an error, after
+	// which the endpoint does not exist and h is not called.
+	//
+	// It runs on a goroutine of its own and may block as long as ctx; it must
+	// not block other endpoints meanwhile.
+	Connect(ctx context.Context, t Target, exchange Exchange, h Handler) (Endpoint, error)
+
+	// Accept makes the passive end for a peer's offer and returns the answer.
+	// It returns at once: the endpoint may be used before the peer's end has
+	// arrived, the transport holds what is sent until then, and ends the
+	// endpoint with [Unavailable] if the peer does not arrive within the
+	// transport's documented time.
+	Accept(ctx context.Context, t Target, offer []byte, h Handler) (Endpoint, []byte, error)
+}
+
+// Target names what an endpoint is bound to. Both ends of an endpoint have
+// the same generation.
+type Target struct {
+	// Local and Peer are the incarnations of the two engines.
+	Local, Peer Incarnation
+	// PeerName is for logs.
+	PeerName string
+	// Path is one of those that Paths returned; in Accept, the name that the
+	// connecting side uses for it.
+	Path string
+	// Remote is what the peer's transport publishes.
+	Remote Attributes
+	// Generation grows with every bootstrap of the same peer, transport and
+	// path. A transport refuses anything of an older one.
+	Generation uint64
+}
+
+// Exchange carries an offer to the peer's transport and returns its answer.
+// Its error has code [Refused] or [Busy] if the peer said no, [Unavailable]
+// if it did not answer.
+type Exchange func(ctx context.Context, offer []byte) (answer []byte, err error)
+
+// Frame is one message. Transports carry Data as it is; they do not look
+// inside.
+type Frame struct {
+	// ID is the engine's; it names the frame in its [Completion]. It grows
+	// from frame to frame of an endpoint, beginning with 1.
+	ID   uint64
+	Data []byte
+}
+
+// Endpoint carries frames to one peer over one path, both ways.
+type Endpoint interface {
+	// Send takes frames, in order, and never blocks. It returns how many were
+	// taken; each of those gets exactly one [Completion], unless the endpoint
+	// ends first. The others never left the host, and err says why:
+	// [Backpressure] if there is no room now, [TooLarge], or [Closed] once
+	// the endpoint has ended. A frame may be any size up to MaxFrame,
+	// including 0.
+	//
+	// more says that the caller will soon send again or does not mind a few
+	// microseconds: the transport may wait for company, but not for ever.
+	//
+	// The frames and their Data belong to the caller again when Send returns.
+	// Send is called by one goroutine at a time, and may run at the same time
+	// as the Handler's methods.
+	Send(frames []Frame, more bool) (n int, err error)
+
+	// Close ends the endpoint. It does not wait. Handler.Ended follows, with
+	// [Closed]. Close is idempotent.
+	Close()
+}
+
+// Handler is the engine's end of an endpoint. Its methods are called by one
+// goroutine at a time, may be called before Connect or Accept has returned,
+// and return soon; a transport may stop reading while one runs. They may call
+// the Endpoint's methods.
+type Handler interface {
+	// Completed reports outcomes, each frame's once, in any order. The slice
+	// belongs to the transport again on return.
+	Completed(cs []Completion)
+
+	// Received hands over frames that the peer sent, in the order in which
+	// they came. The slices belong to the transport again on return.
+	Received(frames [][]byte)
+
+	// Ended is the last call: the endpoint is gone, everything without an
+	// outcome is [Unknown]. It is called exactly once, soon after Close at
+	// the latest.
+	Ended(err error)
+}
+
+// Completion is the outcome of one frame.
+type Completion struct {
+	ID      uint64
+	Outcome Outcome
+	// Code says why, unless the outcome is Done.
+	Code Code
+}
+
+// Outcome says what became of a frame. Numbers are frozen.
+type Outcome uint8
+
+const (
+	// NotPosted: nothing left the host. Any other path is safe.
+	NotPosted Outcome = 1
+	// Done: the peer's end of the transport has taken it. For stream
+	// transports that is the peer's receipt, never that a local write
+	// returned. Done says nothing of the peer's engine.
+	Done Outcome = 2
+	// Unknown: it may have left.
+	Unknown Outcome = 3
+)
+
+// String returns the outcome's name.
+func (o Outcome) String() string {
+	switch o {
+	case NotPosted:
+		return "not posted"
+	case Done:
+		return "done"
+	case Unknown:
+		return "unknown"
+	default:
+		return "outcome-" + itoa(int(o))
+	}
+}
+
+// Valid reports whether the outcome is one of the three.
+func (o Outcome) Valid() bool { return o >= NotPosted && o <= Unknown }
