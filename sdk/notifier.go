@@ -4,14 +4,16 @@ import "context"
 
 // Notifier is the ability to carry frames to a peer.
 //
-// A path is one way to a peer inside a transport: an address for stream
-// sockets, a pair of local and remote port for RDMA. The transport lists
-// paths, the engine picks.
+// A path is one way to a peer inside a transport: the one address for stream
+// sockets, a pair of a port here and a port there for RDMA. The transport
+// lists paths, the engine picks.
 type Notifier interface {
 	// Paths returns the paths to a peer that published these attributes,
-	// best first, at most 64. It does no I/O. Names are stable: the engine
-	// keeps a path's health under its name. An error means that the
-	// attributes cannot be used.
+	// best first, at most 64. It does no I/O. Names are stable, since the
+	// engine keeps a path's health under its name, and symmetric: both ends
+	// give a path the same name, since an endpoint carries both ways,
+	// whichever side connected it. A transport with one path calls it
+	// [MainPath]. An error means that the attributes cannot be used.
 	Paths(remote Attributes) ([]string, error)
 
 	// Connect makes an endpoint to the target. It calls exchange at most once,
@@ -32,6 +34,9 @@ type Notifier interface {
 	Accept(ctx context.Context, t Target, offer []byte, h Handler) (Endpoint, []byte, error)
 }
 
+// MainPath is the name of the path of a transport that has only one.
+const MainPath = "main"
+
 // Target names what an endpoint is bound to. Both ends of an endpoint have
 // the same generation.
 type Target struct {
@@ -39,8 +44,7 @@ type Target struct {
 	Local, Peer Incarnation
 	// PeerName is for logs.
 	PeerName string
-	// Path is one of those that Paths returned; in Accept, the name that the
-	// connecting side uses for it.
+	// Path is one of those that Paths returned.
 	Path string
 	// Remote is what the peer's transport publishes.
 	Remote Attributes
