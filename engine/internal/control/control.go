@@ -98,22 +98,31 @@ type Handler interface {
 	Goodbye(ctx context.Context, req GoodbyeRequest) error
 }
 
-// Client calls one peer's engine. Every call needs a context with a deadline.
-// Errors are [sdk.Error]s: what the peer answered keeps its code, and
-// [Answered] tells it from silence ([sdk.Unavailable]).
+// Client calls one peer's engine. A call whose context has no deadline gets
+// the default one of [Timeouts]. Errors are [sdk.Error]s: what the peer
+// answered keeps its code and makes [Answered] true; if nothing came back the
+// code is [sdk.Unavailable] and [Silent] is true, or [Gone] if the peer's host
+// refused the connection. An error for which none of the three is true was
+// made here (a wrong argument, a closed client, a cancelled context) and says
+// nothing of the peer.
 type Client interface {
 	Handler
+	// ResetBackoff makes a connection that waits to be tried again be tried
+	// now.
+	ResetBackoff()
+	// Close ends the calls under way with [sdk.Closed]. It is idempotent.
 	Close() error
 }
 
 // Carrier makes the control plane.
 type Carrier interface {
-	// Listen serves h and returns the address on which it does.
+	// Listen serves h and returns the address on which it does. It is called
+	// once.
 	Listen(h Handler) (address string, err error)
 	// Dial returns a client for an address. It does no I/O; connecting is
 	// part of the first call.
 	Dial(address string) Client
-	// Close ends the server and every client. It does not wait for calls
-	// longer than ctx.
+	// Close ends every client and the server. It waits for the calls being
+	// served, but not longer than ctx. It is idempotent.
 	Close(ctx context.Context) error
 }
