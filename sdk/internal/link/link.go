@@ -51,8 +51,9 @@ type Record struct {
 	Endpoint uint64
 	ID       uint64
 	Payload  []byte
-	// Files is set for type Files only. The receiver owns them and closes
-	// them.
+	// Files is set for type Files only. Send works with duplicates, so the
+	// sender's stay the sender's. The receiver owns what Recv returned and
+	// closes it.
 	Files []*os.File
 }
 
@@ -72,6 +73,13 @@ var (
 	ErrFull = errors.New("link: no room")
 	// ErrClosed: the carrier was closed here, or has ended.
 	ErrClosed = errors.New("link: closed")
+	// ErrInvalid: the record given to Send is not one that may be sent: over
+	// the size limit, of an unknown type, or with files where none can go.
+	// The carrier goes on.
+	ErrInvalid = errors.New("link: invalid record")
+	// ErrViolation: the other end broke the format. The carrier has ended,
+	// and nothing more of it is read.
+	ErrViolation = errors.New("link: violation")
 )
 
 // Carrier moves records between the two processes.
@@ -79,7 +87,8 @@ type Carrier interface {
 	// Send queues records in order and returns how many were taken, copying
 	// payloads. Without Wait it never blocks, and fails with ErrFull once
 	// the bounded buffer is full; a record of any allowed size fits an empty
-	// one. Safe for concurrent use.
+	// one. A record that was taken may still be lost if the carrier ends.
+	// Safe for concurrent use.
 	Send(recs []Record, mode Mode) (n int, err error)
 
 	// Recv returns the next records, at least one, appended to dst. Payloads
@@ -91,6 +100,7 @@ type Carrier interface {
 	// CarriesFiles reports whether records of type Files can be sent.
 	CarriesFiles() bool
 
-	// Close ends the carrier and unblocks everything. Idempotent.
+	// Close ends the carrier and unblocks everything; what has not left yet
+	// is dropped. Idempotent.
 	Close() error
 }

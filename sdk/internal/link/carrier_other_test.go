@@ -1,0 +1,9 @@
+//go:build !linux
+
+package link
+
+import "testing"
+
+func addSocketKinds(map[string]func(t *testing.T) pair) {}
+
+func queueOf(c Carrier) *queue { return &c.(*stream).out }

@@ -1,0 +1,221 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// inlineGap is how long the link must have been quiet for a sender to write
+// itself: longer than the loop of somebody who sends back to back, shorter
+// than the fastest round trip. BenchmarkGap shows the plateau between the two.
+const inlineGap = 5 * time.Microsecond
+
+// socket is carrier L1: one end of a connected unix stream socket.
+type socket struct {
+	conn   *net.UnixConn
+	raw    syscall.RawConn
+	closed atomic.Bool
+	out    queue
+
+	// The writer's arguments and results: whoever is busy in out owns them. A
+	// new closure for each write would be an allocation for each.
+	snd struct {
+		fn    func(fd uintptr) bool
+		block bool
+		msg   message
+	}
+	cause atomic.Pointer[error] // why writing failed, if not for the peer's end
+
+	readMu sync.Mutex // held by Recv, and by Close once nothing can block
+	in     assembler
+	rcv    struct {
+		fn  func(fd uintptr) bool
+		oob []byte
+		msg message
+	}
+}
+
+// NewSocket makes carrier L1 of a connected unix stream socket, which the
+// carrier owns from now on. Payloads over maxPayload are refused both ways.
+func NewSocket(conn *net.UnixConn, maxPayload int) Carrier {
+	return newSocket(conn, maxPayload, inlineGap)
+}
+
+func newSocket(conn *net.UnixConn, maxPayload int, gap time.Duration) Carrier {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return failed{fmt.Errorf("link: %w", err)}
+	}
+	s := &socket{conn: conn, raw: raw}
+	s.snd.fn = s.sendmsg
+	s.rcv.fn = s.recvmsg
+	s.rcv.oob = make([]byte, unix.CmsgSpace(MaxFiles*4))
+	s.in = assembler{max: clampPayload(maxPayload), fill: s.fill, closeFD: closeFD, newFile: newFile}
+	s.out = queue{
+		max: s.in.max, limit: queueLimit, gap: gap,
+		write: s.write, try: s.try, dup: dupFile, closeFD: closeFD,
+	}
+	s.out.run()
+	return s
+}
+
+func (s *socket) Send(recs []Record, mode Mode) (int, error) { return s.out.send(recs, mode) }
+
+func (s *socket) CarriesFiles() bool { return true }
+
+func (s *socket) Recv(dst []Record) ([]Record, error) {
+	s.readMu.Lock()
+	defer s.readMu.Unlock()
+	if s.closed.Load() {
+		return dst, ErrClosed
+	}
+	recs, err := s.in.next(dst)
+	if err == nil {
+		return recs, nil
+	}
+	s.out.end()
+	s.conn.Close()
+	switch cause := s.cause.Load(); {
+	case s.closed.Load():
+		err = ErrClosed
+	case cause != nil && err == io.EOF:
+		err = *cause
+	}
+	return recs, err
+}
+
+func (s *socket) Close() error {
+	s.closed.Store(true)
+	s.out.end()
+	s.conn.Close() // unblocks the flusher and Recv
+	<-s.out.done
+	s.readMu.Lock()
+	defer s.readMu.Unlock()
+	s.in.fail(ErrClosed)
+	return nil
+}
+
+// write and try are the queue's two ways to write.
+func (s *socket) write(b []byte, fds []int) (int, error) { return s.put(b, fds, true) }
+func (s *socket) try(b []byte, fds []int) (int, error)   { return s.put(b, fds, false) }
+
+func (s *socket) put(b []byte, fds []int, block bool) (int, error) {
+	o := &s.snd
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	o.block = block
+	o.msg.set(b, oob)
+	err := s.raw.Write(o.fn)
+	o.msg.set(nil, nil)
+	if err == nil {
+		err = o.msg.err
+	}
+	if err == nil {
+		return o.msg.n, nil
+	}
+	if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, net.ErrClosed) {
+		cause := fmt.Errorf("link: write: %w", err)
+		s.cause.Store(&cause)
+	}
+	// Recv reads what has come so far, and then sees the end.
+	_ = s.conn.CloseRead()
+	return 0, err
+}
+
+// sendmsg is one attempt to write; blocked, it is repeated if that may block.
+func (s *socket) sendmsg(fd uintptr) bool {
+	blocked := s.snd.msg.call(unix.SYS_SENDMSG, fd, unix.MSG_NOSIGNAL)
+	return !blocked || !s.snd.block
+}
+
+// fill is the assembler's way to read.
+func (s *socket) fill(p []byte) (int, []int, error) {
+	m := &s.rcv.msg
+	m.set(p, s.rcv.oob)
+	err := s.raw.Read(s.rcv.fn)
+	oob, flags := s.rcv.oob[:m.hdr.Controllen], int(m.hdr.Flags)
+	m.set(nil, nil)
+	if err == nil {
+		err = m.err
+	}
+	switch {
+	case errors.Is(err, unix.ECONNRESET): // it left without reading everything
+		return 0, nil, io.EOF
+	case err != nil:
+		return 0, nil, fmt.Errorf("link: read: %w", err)
+	}
+	var fds []int
+	if len(oob) > 0 || flags&unix.MSG_CTRUNC != 0 {
+		fds, err = rights(oob, flags)
+	}
+	if err == nil && m.n == 0 {
+		err = io.EOF
+	}
+	return m.n, fds, err
+}
+
+func (s *socket) recvmsg(fd uintptr) bool {
+	return !s.rcv.msg.call(unix.SYS_RECVMSG, fd, unix.MSG_CMSG_CLOEXEC)
+}
+
+// rights returns the descriptors in a control message, which are in this
+// process' table already, also if there is an error.
+func rights(oob []byte, flags int) (fds []int, err error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		err = fmt.Errorf("%w: control message: %w", ErrViolation, err)
+	}
+	for i := range msgs {
+		got, perr := unix.ParseUnixRights(&msgs[i])
+		if perr != nil {
+			err = fmt.Errorf("%w: unexpected control message", ErrViolation)
+			continue
+		}
+		fds = append(fds, got...)
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		err = fmt.Errorf("%w: file descriptors were cut off: over %d, or no room in this process", ErrViolation, MaxFiles)
+	}
+	return fds, err
+}
+
+// dupFile duplicates a file's descriptor. File.Fd would change its mode.
+func dupFile(f *os.File) (int, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	dup := -1
+	if cerr := raw.Control(func(fd uintptr) {
+		dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+	}); cerr != nil {
+		return -1, cerr
+	}
+	return dup, err
+}
+
+func closeFD(fd int) { _ = unix.Close(fd) }
+
+func newFile(fd int) *os.File { return os.NewFile(uintptr(fd), "link") }
+
+// Socketpair makes a connected pair of unix stream sockets. One end is for
+// FileConn, the other for a child process (exec.Cmd.ExtraFiles); neither is
+// inherited otherwise.
+func Socketpair() (host, child *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("link: socketpair: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "link-host"), os.NewFile(uintptr(fds[1]), "link-child"), nil
+}
