@@ -1,0 +1,134 @@
+// Package freeze notices when this process did not run: it was stopped by a
+// signal, its virtual machine was paused, or it got no CPU. A verdict about
+// somebody else ("no answer in two seconds") that fell due in such an interval
+// says nothing about them, and must be given up and armed again.
+//
+// The detector is a ticker that looks at its own lateness. It does not tell
+// why the process did not run, and it cannot see freezes shorter than the
+// threshold.
+package freeze
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// Interval is the time between ticks.
+	Interval = 100 * time.Millisecond
+	// Threshold is how late a tick must be to count.
+	Threshold = 500 * time.Millisecond
+	// remembered bounds the history; older freezes are merged, never
+	// forgotten.
+	remembered = 16
+)
+
+// span is an interval in which the process did not run.
+type span struct{ from, to time.Time }
+
+// Detector remembers when the process did not run. The zero value is ready
+// for use, and answers that there was no freeze until it is fed, by Run or by
+// Tick. A nil Detector always answers that.
+type Detector struct {
+	mu struct {
+		sync.Mutex
+		last   time.Time
+		spans  []span
+		merged time.Time // end of the newest freeze dropped from spans
+	}
+}
+
+// Run feeds the detector until ctx ends. After that, like before, it answers
+// that there was no freeze: a detector that nobody feeds must not make others
+// wait for ever.
+func (d *Detector) Run(ctx context.Context) {
+	t := time.NewTicker(Interval)
+	defer t.Stop()
+	defer d.reset()
+	d.Tick(time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			// The tick's own time is when it was due; what counts is when it
+			// was handled.
+			d.Tick(time.Now())
+		}
+	}
+}
+
+// Tick tells the detector that the process runs at this time. Run calls it;
+// tests may.
+func (d *Detector) Tick(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.mu.last
+	d.mu.last = now
+	if last.IsZero() || !late(last, now) {
+		return
+	}
+	if len(d.mu.spans) == remembered {
+		d.mu.merged = d.mu.spans[0].to
+		d.mu.spans = append(d.mu.spans[:0], d.mu.spans[1:]...)
+	}
+	d.mu.spans = append(d.mu.spans, span{last, now})
+}
+
+func (d *Detector) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.last, d.mu.spans, d.mu.merged = time.Time{}, nil, time.Time{}
+}
+
+// Within reports whether the interval between the two times contains a part
+// of a freeze. It also sees one that has just ended and for which no tick has
+// come yet: whose timer fires first after a freeze is a matter of chance.
+func (d *Detector) Within(from, to time.Time) bool {
+	if d == nil {
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.mu.last.IsZero() {
+		return false
+	}
+	if late(d.mu.last, to) {
+		return true
+	}
+	if from.Before(d.mu.merged) {
+		return true
+	}
+	for _, s := range d.mu.spans {
+		if s.from.Before(to) && from.Before(s.to) {
+			return true
+		}
+	}
+	return false
+}
+
+// Since reports whether there was a freeze between the time and now.
+func (d *Detector) Since(armed time.Time) bool { return d.Within(armed, time.Now()) }
+
+// Wait waits until done is closed, and reports true, or until the limit has
+// passed without a freeze, and reports false: a limit that falls due in a
+// freeze is armed again.
+func (d *Detector) Wait(done <-chan struct{}, limit time.Duration) bool {
+	for {
+		armed := time.Now()
+		t := time.NewTimer(limit)
+		select {
+		case <-done:
+			t.Stop()
+			return true
+		case <-t.C:
+		}
+		if !d.Since(armed) {
+			return false
+		}
+	}
+}
+
+// late reports whether a tick at now, after one at last, shows a freeze.
+func late(last, now time.Time) bool { return now.Sub(last) > Interval+Threshold }

@@ -1,0 +1,67 @@
+package pluginhost
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/freeze"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// sign is what one round of the health check saw.
+type sign struct {
+	moved    bool // traffic moved since the round before
+	answered bool // the health call was answered, whatever it said
+	frozen   bool // this process did not run for a part of the time
+}
+
+// alive is the verdict on a round: only a plugin that neither moved traffic
+// nor answered, while we were there to see it, is given up.
+func (s sign) alive() bool { return s.moved || s.answered || s.frozen }
+
+// errHung is why a plugin without a sign of life is killed.
+func errHung(timeout time.Duration) error {
+	return sdk.Errorf(sdk.PluginExited, "hung: neither moved traffic nor answered its health call within %v", timeout)
+}
+
+// watch checks the health of an instance until ctx ends or the instance does.
+func watch(ctx context.Context, p process, o Options, froze *freeze.Detector) {
+	tick := time.NewTicker(o.HealthInterval)
+	defer tick.Stop()
+	before := p.progress()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.ended():
+			return
+		case <-tick.C:
+		}
+		armed := time.Now()
+		err := callHealth(ctx, p, o.HealthTimeout)
+		if ctx.Err() != nil {
+			return
+		}
+		now := p.progress()
+		s := sign{moved: now != before, answered: answered(err), frozen: froze.Since(armed)}
+		before = now
+		if !s.alive() {
+			p.fail(errHung(o.HealthTimeout))
+			return
+		}
+	}
+}
+
+func callHealth(ctx context.Context, p process, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return p.health(ctx)
+}
+
+// answered reports whether the error of a health call came from the plugin,
+// rather than from waiting for it.
+func answered(err error) bool {
+	return err == nil || !errors.Is(err, sdk.DeadlineExceeded) && !errors.Is(err, sdk.Unavailable) &&
+		!errors.Is(err, sdk.PluginExited) && !errors.Is(err, context.DeadlineExceeded)
+}
