@@ -1,0 +1,149 @@
+package tcptransport
+
+import (
+	"container/list"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+)
+
+// maxHalfOpen bounds the connections that have not said what they are for.
+// When there are more the oldest is closed: a peer of ours speaks at once, so
+// whoever opens connections and keeps silent only drives out himself.
+const maxHalfOpen = 256
+
+// doors is what stands open to the world: the listener, and the connections
+// that have not been given to an endpoint yet.
+type doors struct {
+	t  *Transport
+	ln net.Listener
+
+	// turnedAway counts the connections that were closed without an endpoint
+	// or an answered probe.
+	turnedAway atomic.Uint64
+
+	mu       sync.Mutex
+	shut     bool
+	halfOpen list.List // of net.Conn, oldest first
+}
+
+func newDoors(t *Transport, ln net.Listener) *doors { return &doors{t: t, ln: ln} }
+
+// close stops accepting. The listening socket, which another instance may
+// share, lives on; only this instance's descriptor of it is closed.
+func (d *doors) close() {
+	_ = d.ln.Close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shut = true
+	for el := d.halfOpen.Front(); el != nil; el = el.Next() {
+		_ = el.Value.(net.Conn).Close()
+	}
+}
+
+// serve is the accepting goroutine.
+func (d *doors) serve() {
+	const firstPause, lastPause = 5 * time.Millisecond, time.Second
+	pause := firstPause
+	for {
+		conn, err := d.ln.Accept()
+		if err == nil {
+			pause = firstPause
+			d.admit(conn)
+			continue
+		}
+		if errors.Is(err, net.ErrClosed) || d.closed() {
+			return
+		}
+		// Out of descriptors, most likely: it passes.
+		d.t.log.Warn("cannot accept a connection", "error", err, "pause", pause)
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, lastPause)
+		case <-d.t.ctx.Done():
+			return
+		}
+	}
+}
+
+func (d *doors) closed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.shut
+}
+
+// admit lets a connection say what it is for.
+func (d *doors) admit(conn net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shut {
+		_ = conn.Close()
+		return
+	}
+	if d.halfOpen.Len() >= maxHalfOpen {
+		oldest := d.halfOpen.Front()
+		_ = oldest.Value.(net.Conn).Close()
+		d.halfOpen.Remove(oldest)
+	}
+	el := d.halfOpen.PushBack(conn)
+	d.t.tasks.Go(func() {
+		kept := d.hear(conn, el)
+		d.leave(el)
+		if !kept {
+			_ = conn.Close()
+		}
+	})
+}
+
+// leave takes a connection off the half-open ones, if it still is one.
+func (d *doors) leave(el *list.Element) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.halfOpen.Remove(el)
+}
+
+// hear reads a connection's join message and answers it. It says whether the
+// connection now belongs to an endpoint.
+func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
+	_ = conn.SetDeadline(time.Now().Add(milliseconds(d.t.settings.HandshakeTimeoutMS)))
+	var b [bootstrap.JoinLen]byte
+	if _, err := io.ReadFull(conn, b[:]); err != nil {
+		d.turnAway(conn, "said nothing in time")
+		return false
+	}
+	j, verdict := bootstrap.ParseJoin(b[:])
+	if verdict == bootstrap.NotHawser {
+		d.turnAway(conn, verdict.String())
+		return false
+	}
+	var e *endpoint
+	if verdict == bootstrap.Welcome && j.Kind == bootstrap.Frames {
+		e, verdict = d.t.pending.Claim(j)
+	}
+	if verdict != bootstrap.Welcome {
+		d.turnAway(conn, verdict.String())
+	}
+	_, _ = conn.Write(verdict.Marshal())
+	if e == nil {
+		return false
+	}
+	// From here on the connection is the endpoint's, which notices if it is
+	// broken, and no flood of half-open ones may close it.
+	d.leave(el)
+	_ = conn.SetDeadline(time.Time{})
+	e.arrived <- newSocket(conn, &d.t.chunks)
+	return true
+}
+
+func (d *doors) turnAway(conn net.Conn, why string) {
+	n := d.turnedAway.Add(1)
+	// One line for each power of two: a scanner must not fill the log.
+	if n&(n-1) == 0 {
+		d.t.log.Warn("turned a connection away", "from", conn.RemoteAddr(), "why", why, "so far", n)
+	}
+}
