@@ -67,9 +67,12 @@ type BootstrapRequest struct {
 	Offer        []byte
 }
 
-// BootstrapReply carries the peer's transport's answer.
+// BootstrapReply carries the peer's transport's answer, or says that the
+// offer's generation is not newer than one that the peer has seen.
 type BootstrapReply struct {
 	Answer []byte
+	// Newest is 0 if the offer was accepted.
+	Newest uint64
 }
 
 // ProbeRequest asks who is there.
