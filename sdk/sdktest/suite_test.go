@@ -1,0 +1,31 @@
+package sdktest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+func fabricHarness(bubble bool) Harness {
+	return Harness{
+		New: func() func(testing.TB) sdk.Transport {
+			var f *Fabric
+			var owner testing.TB
+			n := 0
+			return func(t testing.TB) sdk.Transport {
+				if f == nil || owner != t {
+					f, owner = NewFabric(FabricOptions{Paths: []string{"p0", "p1"}, ArriveTimeout: 50 * time.Millisecond}), t
+				}
+				n++
+				return f.New([]string{"x", "y"}[n%2])
+			}
+		}(),
+		Arrive: 50 * time.Millisecond,
+		bubble: bubble,
+	}
+}
+
+func TestFabricConforms(t *testing.T) { Run(t, fabricHarness(false)) }
+
+func TestFabricConformsInFakeTime(t *testing.T) { Run(t, fabricHarness(true)) }
