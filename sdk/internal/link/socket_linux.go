@@ -15,9 +15,12 @@ import (
 )
 
 // inlineGap is how long the link must have been quiet for a sender to write
-// itself: longer than the loop of somebody who sends back to back, shorter
-// than the fastest round trip. BenchmarkGap shows the plateau between the two.
-const inlineGap = 5 * time.Microsecond
+// itself: longer than what somebody does who sends back to back, shorter than
+// the time in which the fastest peer answers, and about what a write costs, so
+// that inline writes take half of a sender's time at most. In BenchmarkGap 1us
+// is too short for a sender with 1us of work for each record, and from 4us on
+// a growing part of closed loops goes through the flusher.
+const inlineGap = 2 * time.Microsecond
 
 // socket is carrier L1: one end of a connected unix stream socket.
 type socket struct {

@@ -22,7 +22,8 @@ func MaxPacket(maxPayload int) int {
 // ways. A gRPC stream of bytes is one.
 type PacketStream interface {
 	// Send sends one packet and may block. It does not keep p. One goroutine
-	// calls it, which may be another one than Recv's.
+	// calls it, which may be another one than Recv's. Its error is io.EOF if
+	// the other end is gone.
 	Send(p []byte) error
 	// Recv returns the next packet, valid until the next call. Its error is
 	// io.EOF if the other end is gone, or says what is wrong.
