@@ -86,11 +86,7 @@ func (e *endpoint) finish() {
 
 // read hands over what comes until the connection ends, and says why it did.
 func (e *endpoint) read(sock *socket) error {
-	var (
-		buf *chunk
-		in  batch
-		cs  []sdk.Completion
-	)
+	var buf *chunk
 	defer func() {
 		if buf != nil {
 			e.t.chunks.put(buf)
@@ -100,25 +96,26 @@ func (e *endpoint) read(sock *socket) error {
 		if err := sock.read(&buf); err != nil {
 			return e.broke(err)
 		}
-		used, err := in.parse(buf.b)
-		if in.receipted {
+		used, err := buf.in.parse(buf.b)
+		if in := &buf.in; in.receipted {
 			var bad error
-			if cs, bad = e.out.receipted(in.count, cs[:0]); bad != nil {
+			if buf.done, bad = e.out.receipted(in.count, buf.done[:0]); bad != nil {
 				return bad
 			}
-			if len(cs) > 0 {
-				e.handler.Completed(cs)
+			if len(buf.done) > 0 {
+				e.handler.Completed(buf.done)
 			}
 		}
-		if len(in.frames) > 0 {
+		if in := &buf.in; len(in.frames) > 0 {
+			frames := len(in.frames)
+			e.out.heard.Store(true)
 			e.handler.Received(in.frames)
-			e.out.taken(len(in.frames), in.bytes)
+			e.out.taken(frames, in.bytes)
 		}
 		if err != nil {
 			return err
 		}
-		buf.b = buf.b[:copy(buf.b[:cap(buf.b)], buf.b[used:])]
-		in.trim()
+		buf.b = buf.b[:copy(buf.b, buf.b[used:])]
 	}
 }
 

@@ -96,13 +96,3 @@ func unstarted(b []byte, skipped int) (frames int) {
 	}
 	return frames
 }
-
-// keptFrames is how many frames a batch keeps room for when it is over: a
-// burst of tiny ones must not cost an idle endpoint its memory for ever.
-const keptFrames = 1024
-
-func (p *batch) trim() {
-	if cap(p.frames) > keptFrames {
-		p.frames = nil
-	}
-}

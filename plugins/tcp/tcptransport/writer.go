@@ -2,6 +2,7 @@ package tcptransport
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/receipt"
@@ -13,9 +14,9 @@ const (
 	maxInflight = 4096
 
 	// quietAfter is how long after an inline write the link counts as quiet
-	// again. A closed loop's next frame comes a round trip later; a burst's
-	// comes within a microsecond.
-	quietAfter = 4 * time.Microsecond
+	// again, unless the peer was heard before that: a burst's next frame comes
+	// within a microsecond, a closed loop's after the peer's.
+	quietAfter = 3 * time.Microsecond
 
 	// inlineBytes is the most that a caller writes itself in one call, so
 	// that Send returns soon.
@@ -52,6 +53,7 @@ type writer struct {
 	kick   chan struct{}   // wakes the flusher, holds one
 	done   chan struct{}   // closed when the endpoint has ended
 	tasks  *sync.WaitGroup // the transport's: the timer runs in a goroutine
+	heard  atomic.Bool     // frames came since the last send
 
 	mu          sync.Mutex
 	released    sync.Cond // after the end: the owner has let go
@@ -66,6 +68,7 @@ type writer struct {
 	owed        receipt.Owed
 	timer       *time.Timer
 	armed       bool
+	carried     bool // a receipt found company since the timer was armed
 }
 
 func newWriter(t *Transport, peer string) *writer {
@@ -91,12 +94,16 @@ func (w *writer) send(frames []sdk.Frame, more bool) (n int, err error) {
 	}
 	switch {
 	case n == 0 || w.owner != nobody:
-	case more || time.Since(w.base) < w.quietFrom:
+	case more || !w.quietLocked():
 		w.handOverLocked()
 	default:
 		w.writeInlineLocked()
 	}
 	return n, err
+}
+
+func (w *writer) quietLocked() bool {
+	return w.heard.Swap(false) || time.Since(w.base) >= w.quietFrom
 }
 
 func (w *writer) admitLocked(data []byte) error {
@@ -128,6 +135,7 @@ func (w *writer) receiptLocked() {
 	if w.owed.Any() {
 		c := w.tailLocked(receiptRecordLen)
 		c.b = appendReceipt(c.b, w.owed.Take())
+		w.carried = true
 	}
 }
 
@@ -251,7 +259,7 @@ func (w *writer) armLocked() {
 	if w.armed || w.ended {
 		return
 	}
-	w.armed = true
+	w.armed, w.carried = true, false
 	w.tasks.Add(1)
 	if w.timer == nil {
 		w.timer = time.AfterFunc(receiptDelay, w.tell)
@@ -260,15 +268,15 @@ func (w *writer) armLocked() {
 	}
 }
 
-// tell writes the receipt that has found no company. The timer is left running
-// when a frame takes the receipt along, and not restarted for each frame:
-// receipts are not worth two timer operations a message.
+// tell writes the receipt that has found no company. The timer is not touched
+// when a frame takes a receipt along: receipts are not worth two timer
+// operations a message. So where frames did, the newest gets its full time.
 func (w *writer) tell() {
 	defer w.tasks.Done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.armed = false
-	if w.owner == nobody && w.owed.Any() && !w.ended {
+	if w.owner == nobody && w.owed.Any() && !w.carried && !w.ended {
 		w.writeInlineLocked()
 	}
 	if w.owed.Any() {
