@@ -1,0 +1,116 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/hawser-transport/hawser/sdk/internal/bounds"
+	"github.com/hawser-transport/hawser/sdk/internal/pb"
+)
+
+func descriptionToPB(d Description) *pb.DescribeResponse {
+	limits := d.Limits.WithDefaults()
+	out := &pb.DescribeResponse{
+		Name: d.Name, Version: d.Version, Contract: uint32(d.Contract),
+		Limits: &pb.Limits{
+			MaxFrame:       uint32(limits.MaxFrame),
+			InflightFrames: uint32(limits.InflightFrames),
+			InflightBytes:  uint32(limits.InflightBytes),
+		},
+		ConfigSchema: d.ConfigSchema,
+		SharedDevice: d.SharedDevice,
+	}
+	for _, f := range d.Features {
+		out.Features = append(out.Features, uint32(f))
+	}
+	for _, l := range d.Listeners {
+		out.Listeners = append(out.Listeners, &pb.ListenerSpec{Name: l.Name, Key: l.Key, Default: l.Default})
+	}
+	return out
+}
+
+func configFromPB(req *pb.ConfigureRequest) (Config, error) {
+	cfg := Config{Instance: req.GetInstance(), Settings: json.RawMessage(req.GetSettings())}
+	if len(cfg.Settings) == 0 {
+		cfg.Settings = json.RawMessage("{}")
+	}
+	if len(req.GetListeners()) > bounds.Listeners {
+		return Config{}, Errorf(InvalidArgument, "%d listeners, the limit is %d", len(req.GetListeners()), bounds.Listeners)
+	}
+	var err error
+	cfg.Incarnation, err = incarnationFromPB("incarnation", req.GetIncarnation())
+	return cfg, err
+}
+
+func setupToPB(s Setup) *pb.ConfigureResponse {
+	out := &pb.ConfigureResponse{Attributes: s.Attributes}
+	for _, p := range s.Paths {
+		out.Paths = append(out.Paths, &pb.LocalPath{Name: p.Name, Detail: p.Detail})
+	}
+	return out
+}
+
+func targetFromPB(t *pb.Target) (Target, error) {
+	if err := bounds.CheckAttributes(t.GetRemote()); err != nil {
+		return Target{}, coded(InvalidArgument, err, "target")
+	}
+	out := Target{
+		PeerName: t.GetPeerName(), Path: t.GetPath(),
+		Remote: t.GetRemote(), Generation: t.GetGeneration(),
+	}
+	var err error
+	if out.Local, err = incarnationFromPB("target's local", t.GetLocal()); err != nil {
+		return Target{}, err
+	}
+	out.Peer, err = incarnationFromPB("target's peer", t.GetPeer())
+	return out, err
+}
+
+func incarnationFromPB(what string, b []byte) (Incarnation, error) {
+	var i Incarnation
+	if len(b) != len(i) {
+		return i, Errorf(InvalidArgument, "%s: an incarnation has %d bytes, not %d", what, len(i), len(b))
+	}
+	copy(i[:], b)
+	return i, nil
+}
+
+// errorToPB keeps the code and the text. An error without a code is a no for
+// reasons of the transport's own: silence is the one thing that it must not
+// look like.
+func errorToPB(err error) *pb.Error {
+	if err == nil {
+		return nil
+	}
+	return &pb.Error{Code: uint32(codeFor(err)), Message: bounds.Text(err.Error())}
+}
+
+func codeFor(err error) Code {
+	if c := CodeOf(err); c.Valid() {
+		return c
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return DeadlineExceeded
+	}
+	return Refused
+}
+
+func errorFromPB(e *pb.Error) error {
+	if e == nil {
+		return nil
+	}
+	c := Refused
+	if e.GetCode() <= uint32(OutcomeUnknown) && Code(e.GetCode()).Valid() {
+		c = Code(e.GetCode())
+	}
+	return &Error{Code: c, Message: bounds.Text(e.GetMessage())}
+}
+
+// coded gives a plain error a code and says where it was found.
+func coded(c Code, err error, where string) error {
+	if err == nil {
+		return nil
+	}
+	return Errorf(c, "%s: %w", where, err)
+}
