@@ -300,6 +300,35 @@ func TestPeerThatStopsReading(t *testing.T) {
 	})
 }
 
+// A record over the buffer's bound fits an empty buffer, and only that.
+func TestBiggerThanTheBuffer(t *testing.T) {
+	each(t, func(t *testing.T, p pair) {
+		big := Record{Type: Send, ID: 1, Payload: pattern(1, testMax)}
+		q := queueOf(p.a)
+		q.limit = testMax / 2
+		mustSend(t, p.a, 0, big)
+		n, err := p.a.Send([]Record{big}, 0)
+		for n == 1 { // the one before may have left at once
+			n, err = p.a.Send([]Record{big}, 0)
+		}
+		if err != ErrFull {
+			t.Errorf("Send: %v, want ErrFull", err)
+		}
+		go func() { _, _ = p.a.Send([]Record{{Type: Ping, ID: 2}}, Wait) }()
+		var in []Record
+		for last := uint64(0); last != 2; {
+			if in, err = p.b.Recv(in[:0]); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range in {
+				if last = r.ID; r.ID == 1 && !bytes.Equal(r.Payload, big.Payload) {
+					t.Error("damaged")
+				}
+			}
+		}
+	})
+}
+
 func TestCloseUnblocks(t *testing.T) {
 	each(t, func(t *testing.T, p pair) {
 		fill(t, p.a, 64<<10)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"sync/atomic"
 )
 
@@ -40,8 +39,7 @@ type stream struct {
 	out    queue
 	cause  atomic.Pointer[error] // why Send failed
 
-	readMu sync.Mutex
-	in     assembler
+	in assembler // Recv's alone
 }
 
 // NewStream makes carrier L0 of a stream of packets, which the carrier owns
@@ -61,8 +59,6 @@ func (c *stream) Send(recs []Record, mode Mode) (int, error) { return c.out.send
 func (c *stream) CarriesFiles() bool { return false }
 
 func (c *stream) Recv(dst []Record) ([]Record, error) {
-	c.readMu.Lock()
-	defer c.readMu.Unlock()
 	for start := len(dst); len(dst) == start; {
 		if c.closed.Load() {
 			return dst, ErrClosed
