@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hawser-transport/hawser/engine/internal/nearest"
 )
 
 // envPrefix begins the variables that override keys: HAWSER_NOTIFICATION_PROTO
@@ -45,7 +47,7 @@ func (r *configReader) environment(environ []string) {
 		case name == envPrefix+"TRANSPORTS" || strings.HasPrefix(name, envPrefix+"TRANSPORTS_"):
 			r.fail(at, transportsKey, "the list of transports cannot be set by a variable; write it in the file")
 		default:
-			r.fail(at, "", "overrides no key%s", didYouMean(name, names))
+			r.fail(at, "", "overrides no key%s", nearest.Hint(name, names))
 		}
 	}
 }
@@ -95,51 +97,4 @@ func (r *configReader) override(k configKey, value string) string {
 		}
 	}
 	return ""
-}
-
-// didYouMean suggests the nearest of the names, or lists them if they are few
-// and none is near.
-func didYouMean(s string, names []string) string {
-	best, distance := "", max(2, len(s)/4)+1
-	for _, n := range names {
-		if d := editDistance(strings.ToLower(s), strings.ToLower(n)); d < distance {
-			best, distance = n, d
-		}
-	}
-	switch {
-	case best != "":
-		return fmt.Sprintf("; did you mean %s?", best)
-	case len(names) <= 16:
-		return "; known are " + strings.Join(names, ", ")
-	default:
-		return ""
-	}
-}
-
-// editDistance counts insertions, deletions, substitutions and swaps of
-// neighbours. Long strings are not compared: nobody meant those.
-func editDistance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return max(len(a), len(b))
-	}
-	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row := make([]int, len(b)+1)
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last = last, row
-	}
-	return last[len(b)]
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/hawser-transport/hawser/engine/internal/nearest"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -220,7 +221,7 @@ func (r *configReader) root(n ast.Node) {
 		case slices.Contains(configSections(), e.key):
 			r.section(e)
 		default:
-			r.fail(e.at, e.key, "unknown key%s", didYouMean(e.key, configSections()))
+			r.fail(e.at, e.key, "unknown key%s", nearest.Hint(e.key, configSections()))
 		}
 	}
 }
@@ -240,7 +241,7 @@ func (r *configReader) section(e configEntry) {
 					names = append(names, k.name())
 				}
 			}
-			r.fail(sub.at, path, "unknown key%s", didYouMean(sub.key, names))
+			r.fail(sub.at, path, "unknown key%s", nearest.Hint(sub.key, names))
 			continue
 		}
 		if r.set(k, sub.value) {
@@ -368,7 +369,7 @@ func (r *configReader) transport(path string, n ast.Node) TransportConfig {
 			for _, k := range transportKeys {
 				names = append(names, k.name)
 			}
-			r.fail(e.at, key, "unknown key%s", didYouMean(e.key, names))
+			r.fail(e.at, key, "unknown key%s", nearest.Hint(e.key, names))
 			continue
 		}
 		if wrong != "" {

@@ -3,6 +3,8 @@ package engine
 import (
 	"fmt"
 	"strings"
+
+	"github.com/hawser-transport/hawser/engine/internal/nearest"
 )
 
 // configKey is one scalar, list or map of the configuration. The table of
@@ -248,7 +250,7 @@ func (k configKey) checkString(s string) string {
 			return ""
 		}
 	}
-	return fmt.Sprintf("must be %s, not %q", strings.Join(k.enum, " or "), s) + didYouMean(s, k.enum)
+	return fmt.Sprintf("must be %s, not %q", strings.Join(k.enum, " or "), s) + nearest.Hint(s, k.enum)
 }
 
 func findConfigKey(path string) (configKey, bool) {
