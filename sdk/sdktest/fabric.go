@@ -90,9 +90,10 @@ func NewFabric(opt FabricOptions) *Fabric {
 
 // New makes a transport of the named node, not yet configured. A node may have
 // several at a time, as during a replacement, and a new one after Kill. The
-// transport implements [sdk.Notifier], [sdk.Prober] and [sdk.Drainer].
+// transport implements [sdk.Notifier], [sdk.Prober] and [sdk.Drainer]; to
+// pluginhost it looks like a process that can crash (Kill) and hang (Freeze).
 func (f *Fabric) New(node string) sdk.Transport {
-	m := &member{f: f, node: node}
+	m := &member{f: f, node: node, killed: make(chan struct{})}
 	m.life, m.end = context.WithCancelCause(context.Background())
 	return m
 }

@@ -294,6 +294,7 @@ func (e *end) takeLocked(data []byte) bool {
 	e.inbox = append(e.inbox, data)
 	e.inboxBytes += len(data)
 	e.c.f.counters.Delivered++
+	e.m.progress++
 	e.signal()
 	return true
 }

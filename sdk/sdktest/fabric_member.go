@@ -14,10 +14,11 @@ import (
 
 // member is one instance of a node's transport on a fabric.
 type member struct {
-	f    *Fabric
-	node string
-	life context.Context // ends with Close and Kill
-	end  context.CancelCauseFunc
+	f      *Fabric
+	node   string
+	killed chan struct{}
+	life   context.Context // ends with Close and Kill
+	end    context.CancelCauseFunc
 
 	// Guarded by the fabric's lock.
 	cfg      sdk.Config
@@ -25,6 +26,7 @@ type member struct {
 	closed   bool
 	dead     bool
 	draining bool
+	progress uint64
 	ends     map[*end]struct{}
 	newest   map[newestKey]uint64
 }
@@ -112,6 +114,7 @@ func (m *member) Close(ctx context.Context) error {
 // dieLocked is what Kill does.
 func (m *member) dieLocked() {
 	m.dead = true
+	close(m.killed)
 	for e := range m.ends {
 		// Receipts and frames that have not left are lost with the process.
 		l := &e.c.lanes[e.side]
@@ -132,6 +135,35 @@ func (m *member) stopLocked(err error) {
 		e.endLocked(err, true)
 		e.signal()
 	}
+}
+
+// Done is closed when the instance was killed. With Err, Health and Progress it
+// is what pluginhost looks for in a transport of its own process.
+func (m *member) Done() <-chan struct{} { return m.killed }
+
+// Err says why Done is closed.
+func (m *member) Err() error {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	if m.dead {
+		return m.usableLocked()
+	}
+	return nil
+}
+
+// Health returns nil unless the node is frozen or the instance was killed.
+func (m *member) Health(ctx context.Context) error {
+	if err := m.thawed(ctx); err != nil {
+		return err
+	}
+	return m.Err()
+}
+
+// Progress counts frames that the instance took from its peers.
+func (m *member) Progress() uint64 {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	return m.progress
 }
 
 // usableLocked says why a call cannot be served.
