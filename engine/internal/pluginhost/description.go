@@ -12,7 +12,7 @@ const (
 	maxFeatures       = 64
 	maxAttributes     = 64
 	maxAttributeBytes = 16 << 10
-	maxLocalPaths     = 64
+	maxLocalPaths     = 256
 )
 
 // checkDescription refuses a description that breaks the contract.
