@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// answers is the engine's side of its peers' calls.
+type answers struct{ e *Engine }
+
+// Hello installs the sender's session, if none is held for its incarnation or
+// if the held one is named as replaced; otherwise the held one stays.
+func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.HelloReply, error) {
+	e := h.e
+	if req.From.Incarnation == e.incarnation {
+		// To oneself: nothing travels, so any session will do.
+		return control.HelloReply{Node: e.self(), Proto: req.Proto, Session: req.Session, Room: selfRoom}, nil
+	}
+	if req.Proto < 2 {
+		return control.HelloReply{}, sdk.Errorf(sdk.Unsupported, "hello: protocol %d is offered, and this version speaks 2 only", req.Proto)
+	}
+	a, err := e.greet(req.From)
+	if err != nil {
+		return control.HelloReply{}, err
+	}
+	reply := control.HelloReply{Node: e.self(), Proto: 2}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.dead != nil || a.successor != nil {
+		return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
+	}
+	old := a.in
+	if old == nil || req.Replaces != 0 && req.Replaces == old.ID() {
+		if old == nil && int(e.stats.Sessions.Load()) >= e.cfg.Sessions.Max {
+			return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this engine holds sessions.max = %d sessions", e.cfg.Sessions.Max)
+		}
+		e.endSession(old)
+		a.openSessionLocked(req.Session, time.Now())
+	}
+	reply.Session = a.in.ID()
+	reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
+	reply.Transports, reply.Version = e.published()
+	a.learnLocked(req.Transports, req.Version)
+	a.pumpLocked()
+	return reply, nil
+}
+
+// selfRoom is no limit: the queue itself says when it is full.
+var selfRoom = control.Room{Seq: 1 << 62, Bytes: 1 << 62}
+
+// Bootstrap has the transport accept the peer's offer.
+func (h *answers) Bootstrap(ctx context.Context, req control.BootstrapRequest) (control.BootstrapReply, error) {
+	a, err := h.sender(req.From)
+	if err != nil {
+		return control.BootstrapReply{}, err
+	}
+	if req.To != h.e.incarnation {
+		return control.BootstrapReply{}, sdk.Errorf(sdk.PeerRestarted, "bootstrap: incarnation %s is not here, %s is", req.To.Short(), h.e.incarnation.Short())
+	}
+	return a.accept(ctx, req)
+}
+
+// Probe says who is here.
+func (h *answers) Probe(context.Context, control.ProbeRequest) (control.ProbeReply, error) {
+	return control.ProbeReply{Node: h.e.self()}, nil
+}
+
+// Changed takes in what the peer runs now.
+func (h *answers) Changed(_ context.Context, req control.ChangeRequest) error {
+	a, err := h.sender(req.From)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.learnLocked(req.Transports, req.Version)
+	a.pumpLocked()
+	return nil
+}
+
+// Goodbye ends the association: the peer's life is over.
+func (h *answers) Goodbye(_ context.Context, req control.GoodbyeRequest) error {
+	a, err := h.sender(req.From)
+	if err != nil {
+		return nil // nothing is held: nothing to end
+	}
+	a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s said goodbye", a.address))
+	return nil
+}
+
+// sender finds the association of a peer that has said hello.
+func (h *answers) sender(i Incarnation) (*association, error) {
+	d := &h.e.directory
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if a := d.byIncarnation[i]; a != nil {
+		return a, nil
+	}
+	return nil, sdk.Errorf(sdk.SessionUnknown, "incarnation %s is not known here: say hello", i.Short())
+}

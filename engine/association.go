@@ -1,0 +1,270 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/internal/outbox"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// association is all that one engine holds of one peer: the outbox and its
+// session towards the peer, the peer's session here, and the ways between the
+// two. It belongs to the peer's incarnation; before the first hello is
+// answered it belongs to an address, and afterwards it is merged into the
+// association of the incarnation found there, if there is one.
+//
+// Its lock is held neither across a call of a transport nor across a call to
+// a peer. Frames leave through pumpLocked alone, by one goroutine at a time.
+type association struct {
+	e       *Engine
+	address string
+	client  control.Client
+
+	// node is nil before hello and constant after; since, when the peer's
+	// engine started, is written before node.
+	node  atomic.Pointer[Node]
+	since time.Time
+
+	mu sync.Mutex
+	// All below are guarded by mu.
+
+	proto int
+	// successor is what took this association's place: the incarnation's own
+	// after a merge, the next life's after death.
+	successor *association
+	dead      error
+
+	box   *outbox.Box
+	hello helloState
+	in    *inbox.Session
+
+	remote   remoteTransports
+	paths    map[pathKey]*path
+	order    []*path       // as ranked, those that both sides run
+	matched  bool          // order reflects what both sides run now
+	news     chan struct{} // closed, and made anew, when order has changed
+	matches  uint64        // counts changes of what either side runs
+	selfLane *outbox.Lane  // of an association with this engine itself
+
+	pumping  bool
+	batch    batch
+	owed     []*endpoint // that owe the peer an ack
+	refusals []refusal   // sessions of the peer that are not held
+	refused  time.Time   // when the last refusal was sent
+	credit   bool        // a request for room is due
+	creditAt int         // the path that the last one took
+
+	timer   *time.Timer
+	armed   time.Time // what the timer is set to; zero: not set
+	armedAt time.Time // when that was
+}
+
+// remoteTransports is what the peer runs, as it said last.
+type remoteTransports struct {
+	version uint64
+	list    []control.Transport
+}
+
+// refusal is a SESSION_CLOSE to send.
+type refusal struct {
+	ep      *endpoint
+	session uint64
+	proto   int
+}
+
+func newAssociation(e *Engine, address string) *association {
+	a := &association{
+		e: e, address: address, client: e.control.Dial(address),
+		box:   outbox.New(e.cfg.Notification.AckTimeout()),
+		paths: map[pathKey]*path{}, news: make(chan struct{}),
+	}
+	a.timer = time.AfterFunc(time.Hour, a.tick)
+	a.timer.Stop()
+	return a
+}
+
+// bindLocked gives the association its incarnation.
+func (a *association) bindLocked(n control.Node) {
+	a.since = n.Started
+	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+}
+
+// selfRetry is how soon a full queue is tried again by the engine's own
+// notifications to itself.
+const selfRetry = 5 * time.Millisecond
+
+// peer names the association in logs and errors.
+func (a *association) peer() string { return a.address }
+
+// die ends the association: what may have left ends as DeliveryUnknown, what
+// never left goes on with whatever is at the address next. It is idempotent.
+func (a *association) die(cause error) {
+	a.mu.Lock()
+	if a.dead != nil || a.successor != nil {
+		a.mu.Unlock()
+		return
+	}
+	a.dead = cause
+	posted := a.box.CloseSession()
+	unsent := a.box.TakeWaiting()
+	eps := a.endpointsLocked()
+	in := a.in
+	a.in = nil
+	a.timer.Stop()
+	a.mu.Unlock()
+
+	for _, ep := range eps {
+		ep.shut()
+	}
+	a.e.endSession(in)
+	for _, x := range posted {
+		a.settle(x, func(d *Delivery) { d.fail(cause) })
+	}
+	next := a.e.forget(a, len(unsent) > 0)
+	a.mu.Lock()
+	a.successor = next
+	a.mu.Unlock()
+	if next == nil {
+		for _, x := range unsent {
+			a.settle(x, func(d *Delivery) { d.fail(cause) })
+		}
+		_ = a.client.Close()
+		return
+	}
+	next.adopt(unsent)
+	if next.client != a.client {
+		_ = a.client.Close()
+	}
+}
+
+// settle ends an entry that is out of the box.
+func (a *association) settle(x *outbox.Entry, end func(*Delivery)) {
+	a.e.outbox.release(outbox.Cost(len(x.Frame)))
+	a.e.deliveries.Done()
+	end(x.Owner.(*Delivery))
+}
+
+// adopt takes in entries that were never sent.
+func (a *association) adopt(entries []*outbox.Entry) {
+	a.mu.Lock()
+	for a.successor != nil {
+		next := a.successor
+		a.mu.Unlock()
+		a = next
+		a.mu.Lock()
+	}
+	defer a.mu.Unlock()
+	if a.dead != nil {
+		for _, x := range entries {
+			a.settle(x, func(d *Delivery) { d.fail(a.dead) })
+		}
+		return
+	}
+	for _, x := range entries {
+		a.box.Add(x)
+	}
+	a.pumpLocked()
+}
+
+// endpointsLocked returns every endpoint, current or being replaced.
+func (a *association) endpointsLocked() []*endpoint {
+	var eps []*endpoint
+	for _, p := range a.paths {
+		if p.ep != nil {
+			eps = append(eps, p.ep)
+		}
+		eps = append(eps, p.retiring...)
+	}
+	return eps
+}
+
+// tick is the timer: deadlines, overdue acks, requests for room, reconnects.
+func (a *association) tick() {
+	a.mu.Lock()
+	now := time.Now()
+	retired := a.reapLocked(now)
+	a.tickLocked(now)
+	a.mu.Unlock()
+	for _, ep := range retired {
+		ep.shut()
+	}
+}
+
+func (a *association) tickLocked(now time.Time) {
+	if a.dead != nil || a.successor != nil {
+		return
+	}
+	since := a.armedAt
+	a.armed = time.Time{}
+	if !since.IsZero() && a.e.freeze.Within(since, now) {
+		// This process did not run: what fell due meanwhile says nothing.
+		a.box.Rearm(now)
+	}
+	for _, x := range a.box.Expire(now) {
+		a.explainLocked(x.Owner.(*Delivery))
+		a.settle(x, func(d *Delivery) {
+			d.fail(sdk.Errorf(sdk.DeadlineExceeded, "not acknowledged within its deadline"))
+		})
+	}
+	for lane, n := range a.box.Timeouts(now) {
+		a.e.stats.Timeouts.Add(uint64(n))
+		if p, ok := lane.Owner.(*path); ok {
+			p.note("no acknowledgement within the ack timeout")
+		}
+	}
+	if a.box.CreditDue(now) {
+		a.credit = true
+	}
+	a.pumpLocked()
+}
+
+// armLocked sets the timer to what is due next.
+func (a *association) armLocked(now time.Time) {
+	if a.dead != nil || a.successor != nil {
+		return
+	}
+	if a.box.CreditDue(now) { // also starts or stops its own clock
+		a.credit = true
+	}
+	due := a.box.Due()
+	if a.selfLane != nil && a.box.Head() != nil {
+		due = now.Add(selfRetry)
+	}
+	for _, p := range a.order {
+		if t := p.dueLocked(a, now); !t.IsZero() && (due.IsZero() || t.Before(due)) {
+			due = t
+		}
+	}
+	if due.IsZero() {
+		a.timer.Stop()
+		a.armed = time.Time{}
+		return
+	}
+	// A timer that fires a little early finds nothing to do and is set again;
+	// moving it with every frame would cost more.
+	if !a.armed.IsZero() && !due.Before(a.armed) && a.armed.After(now) {
+		return
+	}
+	a.armed, a.armedAt = due, now
+	a.timer.Reset(max(due.Sub(now), time.Millisecond))
+}
+
+// explainLocked adds to a delivery that is about to fail what kept it from the
+// ways that it was not sent over.
+func (a *association) explainLocked(d *Delivery) {
+	if a.hello.err != nil && a.box.Session() == 0 {
+		d.failed(Attempt{Reason: a.hello.err.Error()})
+	}
+	for _, p := range a.order {
+		if p.trouble != "" {
+			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: p.trouble})
+		}
+	}
+	for _, t := range a.e.missing(a.remote.list) {
+		d.failed(t)
+	}
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// directory finds associations. An association is under the address that it
+// was made for, and, once that is known, under its incarnation. Its lock may
+// be taken while an association's is held, never the other way round.
+type directory struct {
+	mu            sync.Mutex
+	byAddress     map[string]*association
+	byIncarnation map[Incarnation]*association
+}
+
+func (d *directory) init() {
+	d.byAddress = map[string]*association{}
+	d.byIncarnation = map[Incarnation]*association{}
+}
+
+// all returns every association once.
+func (d *directory) all() []*association {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen := map[*association]bool{}
+	var list []*association
+	for _, m := range d.byAddress {
+		if !seen[m] {
+			seen[m] = true
+			list = append(list, m)
+		}
+	}
+	for _, m := range d.byIncarnation {
+		if !seen[m] {
+			seen[m] = true
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// associationAt returns the association for an address, a new one if need be.
+func (e *Engine) associationAt(address string) (*association, error) {
+	e.directory.mu.Lock()
+	defer e.directory.mu.Unlock()
+	return e.associationAtLocked(address)
+}
+
+func (e *Engine) associationAtLocked(address string) (*association, error) {
+	if a := e.directory.byAddress[address]; a != nil {
+		return a, nil
+	}
+	if e.closing.Load() {
+		return nil, sdk.Errorf(sdk.Closed, "the engine is closed")
+	}
+	a := newAssociation(e, address)
+	e.directory.byAddress[address] = a
+	return a, nil
+}
+
+// bind tells which association owns the incarnation that answered a's hello:
+// a itself, which is bound to it now, or the one that there is. stale means
+// that a belongs to an earlier life.
+func (e *Engine) bind(a *association, n control.Node) (owner *association, stale bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	d := &e.directory
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if node := a.node.Load(); node != nil {
+		return a, node.Incarnation != n.Incarnation
+	}
+	if owner = d.byIncarnation[n.Incarnation]; owner != nil {
+		d.byAddress[a.address] = owner
+		return owner, false
+	}
+	d.byIncarnation[n.Incarnation] = a
+	a.bindLocked(n)
+	if n.Incarnation == e.incarnation {
+		a.openSessionLocked(randomNonzero(), time.Now())
+		a.selfLane = a.box.NewLane(nil)
+	}
+	return a, false
+}
+
+// greet finds or makes the association of a sender that says hello. A newer
+// life at an address ends the older one's association; news of an older life
+// is refused.
+func (e *Engine) greet(n control.Node) (*association, error) {
+	d := &e.directory
+	for {
+		d.mu.Lock()
+		if a := d.byIncarnation[n.Incarnation]; a != nil {
+			d.mu.Unlock()
+			return a, nil
+		}
+		older := d.byAddress[n.Address]
+		if older == nil || older.node.Load() == nil {
+			a, err := e.newcomerLocked(n, older)
+			d.mu.Unlock()
+			return a, err
+		}
+		d.mu.Unlock()
+		if n.Started.Before(older.since) {
+			return nil, sdk.Errorf(sdk.PeerRestarted, "hello: a later incarnation than %s is known at %s", n.Incarnation.Short(), n.Address)
+		}
+		older.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", n.Address))
+	}
+}
+
+// newcomerLocked makes an association for a sender. One that already waits for
+// an answer from the sender's address is left to find it.
+func (e *Engine) newcomerLocked(n control.Node, waiting *association) (*association, error) {
+	if e.closing.Load() {
+		return nil, sdk.Errorf(sdk.Closed, "hello: this engine is closing")
+	}
+	a := newAssociation(e, n.Address)
+	a.bindLocked(n) // nobody else has it yet
+	e.directory.byIncarnation[n.Incarnation] = a
+	if waiting == nil {
+		e.directory.byAddress[n.Address] = a
+	}
+	return a, nil
+}
+
+// forget takes a dead association out, and, if something is left to send,
+// returns what is at its address now; nil if the engine is closing.
+func (e *Engine) forget(a *association, wanted bool) *association {
+	d := &e.directory
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for address, b := range d.byAddress {
+		if b == a {
+			delete(d.byAddress, address)
+		}
+	}
+	if node := a.node.Load(); node != nil && d.byIncarnation[node.Incarnation] == a {
+		delete(d.byIncarnation, node.Incarnation)
+	}
+	if !wanted {
+		return nil
+	}
+	next, err := e.associationAtLocked(a.address)
+	if err != nil {
+		return nil
+	}
+	return next
+}

@@ -1,0 +1,407 @@
+package engine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/frame"
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/internal/outbox"
+	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// endpoint is the engine's side of a transport's endpoint: what was given to
+// it and has no outcome, and the handler of what comes from it. It is bound to
+// one association, so that its frames count for that pair of incarnations
+// only. The association's lock guards it; a, p and generation are constant.
+type endpoint struct {
+	a          *association
+	p          *path
+	generation uint64
+	inst       *pluginhost.Instance
+	remote     uint64 // the peer's instance
+	lane       *outbox.Lane
+
+	se       sdk.Endpoint // nil until Connect or Accept has returned
+	outgoing bool         // this side connects
+	ended    bool
+	owes     bool // an ack; it is in a.owed
+	retireBy time.Time
+
+	inflight inflight
+
+	// Used by the handler's calls only, which come one at a time.
+	ranges  []frame.Range
+	settled []*outbox.Entry
+}
+
+// newEndpointLocked makes the engine's side for the path's next endpoint.
+func (a *association) newEndpointLocked(p *path) *endpoint {
+	return &endpoint{
+		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote,
+		lane: a.box.NewLane(p), inflight: newInflight(),
+	}
+}
+
+// failedLocked ends an endpoint that was never installed.
+func (ep *endpoint) failedLocked() {
+	if !ep.ended {
+		ep.ended = true
+		ep.a.box.Handover(ep.lane)
+	}
+}
+
+// post records a frame that is about to be given to the endpoint; x is nil for
+// frames that are not notifications.
+func (ep *endpoint) post(x *outbox.Entry, size int) uint64 {
+	copies := 0
+	if x != nil {
+		copies = x.Copies()
+	}
+	return ep.inflight.add(slot{entry: x, copy: copies, size: size})
+}
+
+// hasRoom reports whether the endpoint may be given a notification's frame.
+func (ep *endpoint) hasRoom(size int) bool {
+	l := ep.inst.Description.Limits.WithDefaults()
+	return ep.inflight.frames < l.InflightFrames &&
+		(ep.inflight.bytes == 0 || ep.inflight.bytes+size <= l.InflightBytes)
+}
+
+// Completed is the transport's report of outcomes.
+func (ep *endpoint) Completed(cs []sdk.Completion) {
+	a := ep.a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ep.ended {
+		return
+	}
+	for _, c := range cs {
+		switch c.Outcome {
+		case sdk.Done:
+			if _, ok := ep.inflight.take(c.ID); !ok {
+				a.e.stats.Nonsense.Add(1)
+			}
+		case sdk.NotPosted:
+			ep.notPosted(c.ID, c.Code)
+		default:
+			s, ok := ep.inflight.take(c.ID)
+			if !ok {
+				a.e.stats.Nonsense.Add(1)
+			} else if s.entry != nil {
+				s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "may have left: " + c.Code.Error()})
+				a.box.Unknown(s.entry, s.copy)
+			}
+		}
+	}
+	a.pumpLocked()
+}
+
+// notPosted deals with a frame that never left: any other path is safe, at
+// once; for want of room the same one is, in a moment.
+func (ep *endpoint) notPosted(id uint64, why error) {
+	s, ok := ep.inflight.take(id)
+	if !ok {
+		ep.a.e.stats.Nonsense.Add(1)
+		return
+	}
+	if s.entry == nil {
+		return
+	}
+	ep.a.e.stats.NotPosted.Add(1)
+	ep.a.box.NotPosted(s.entry, s.copy)
+	if sdk.CodeOf(why) == sdk.Backpressure {
+		now := time.Now()
+		ep.p.blockedUntil = now.Add(retrySend)
+		if ep.p.fullSince.IsZero() {
+			ep.p.fullSince = now
+		}
+		s.entry.Avoid = nil
+		return
+	}
+	s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "not sent: " + errorText(why)})
+}
+
+// Ended is the transport's last word: everything pending on the endpoint is
+// handed over in one piece.
+func (ep *endpoint) Ended(err error) {
+	ep.a.mu.Lock()
+	defer ep.a.mu.Unlock()
+	ep.endLocked(err)
+	ep.a.pumpLocked()
+}
+
+func (ep *endpoint) endLocked(err error) {
+	if ep.ended {
+		return
+	}
+	ep.ended = true
+	ep.inflight = inflight{}
+	a, p := ep.a, ep.p
+	p.retiring = slices.DeleteFunc(p.retiring, func(r *endpoint) bool { return r == ep })
+	n := a.box.Handover(ep.lane)
+	a.e.stats.HandedOver.Add(uint64(n))
+	if p.ep != ep {
+		return // replaced, or never installed
+	}
+	p.ep = nil
+	p.fullSince = time.Time{}
+	if a.dead != nil || a.successor != nil {
+		return
+	}
+	reason := "ended"
+	if err != nil {
+		reason = err.Error()
+	}
+	p.note(reason)
+	a.e.log.Info("endpoint ended", "peer", a.peer(), "transport", p.transport, "path", p.name, "pending", n, "reason", reason)
+	// Not fresh: while it is connected anew the next path carries at once.
+	p.fresh, p.failures, p.retryAt = false, 0, time.Now()
+}
+
+// shut ends the endpoint from this side.
+func (ep *endpoint) shut() {
+	ep.a.mu.Lock()
+	se := ep.se
+	ep.endLocked(sdk.Closed)
+	ep.a.mu.Unlock()
+	if se != nil {
+		se.Close()
+	}
+}
+
+// Received takes frames in. Notifications go to the queue without the
+// association's lock; what has to be said and sent because of them follows
+// once per read, under it.
+func (ep *endpoint) Received(frames [][]byte) {
+	a := ep.a
+	in := intake{now: time.Now()}
+	a.mu.Lock()
+	in.session, in.from = a.in, a.node.Load()
+	a.mu.Unlock()
+	for _, f := range frames {
+		ep.frame(f, &in)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	ep.applyLocked(&in)
+	a.pumpLocked()
+}
+
+// intake is what a read of frames is judged by, and what it leads to.
+type intake struct {
+	now     time.Time
+	session *inbox.Session // the peer's, or nil
+	from    *Node
+
+	owes    bool   // an ack over this endpoint
+	owesAll bool   // and over every connected one: a duplicate, a request
+	unknown uint64 // a session that is not held
+	acks    []inAck
+}
+
+type inAck struct {
+	h    frame.Header
+	body []byte // valid during the call
+}
+
+// frame sorts one frame.
+func (ep *endpoint) frame(f []byte, in *intake) {
+	a := ep.a
+	if !frame.IsTyped(f) {
+		ep.raw(f, in)
+		return
+	}
+	h, payload, err := frame.Decode(f)
+	if err != nil {
+		a.e.stats.Malformed.Add(1)
+		return
+	}
+	switch h.Type {
+	case frame.NotifyCompat, frame.CreditRequest:
+		ep.asked(h, payload, in)
+	case frame.CtrlAck:
+		in.acks = append(in.acks, inAck{h, payload})
+	case frame.SessionClose:
+		in.acks = append(in.acks, inAck{h, nil})
+	default:
+		a.e.stats.Malformed.Add(1)
+	}
+}
+
+// raw delivers a notification without a stamp.
+func (ep *endpoint) raw(f []byte, in *intake) {
+	a := ep.a
+	name, msg, err := frame.DecodeRaw(f, false)
+	if err != nil {
+		a.e.stats.Malformed.Add(1)
+		return
+	}
+	if !a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) {
+		a.e.stats.DroppedFull.Add(1)
+	}
+}
+
+// asked deals with a frame of the peer's session: a notification, or a request
+// for room.
+func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
+	a, session, now := ep.a, in.session, in.now
+	if h.Epoch != a.e.incarnation.Epoch() {
+		a.e.stats.WrongLife.Add(1)
+		return
+	}
+	if session == nil || h.Session != session.ID() {
+		in.unknown = h.Session
+		a.e.stats.UnknownSession.Add(1)
+		return
+	}
+	if h.Type == frame.CreditRequest {
+		if len(payload) != 0 || h.Seq != 0 {
+			a.e.stats.Malformed.Add(1)
+			return
+		}
+		session.Floor(h.Ack, now)
+		in.owes, in.owesAll = true, true
+		return
+	}
+	name, msg, err := frame.DecodeRaw(payload, true)
+	if err != nil {
+		a.e.stats.Malformed.Add(1)
+		return
+	}
+	switch session.Take(h, 2, now, func() bool {
+		return a.e.enqueue(in.from, ep.p.transport, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
+	}) {
+	case inbox.Entered:
+		in.owes = true
+	case inbox.Duplicate:
+		a.e.stats.Duplicates.Add(1)
+		in.owes, in.owesAll = true, true
+	case inbox.NoRoom:
+		a.e.stats.DroppedFull.Add(1)
+		in.owes = true
+	case inbox.OutOfRange:
+		a.e.stats.OutOfRange.Add(1)
+	}
+}
+
+// applyLocked does what a read of frames led to.
+func (ep *endpoint) applyLocked(in *intake) {
+	a, now := ep.a, in.now
+	if a.dead != nil || a.successor != nil {
+		return
+	}
+	for _, x := range in.acks {
+		ep.ackLocked(x, now)
+	}
+	if in.owes {
+		ep.oweLocked()
+	}
+	if in.owesAll {
+		for _, p := range a.order {
+			if p.up() {
+				p.ep.oweLocked()
+			}
+		}
+	}
+	if in.unknown != 0 && a.mayRefuseLocked(now) {
+		a.refusals = append(a.refusals, refusal{ep, in.unknown, 2})
+	}
+}
+
+func (ep *endpoint) oweLocked() {
+	if !ep.owes {
+		ep.owes = true
+		ep.a.owed = append(ep.a.owed, ep)
+	}
+}
+
+// ackLocked takes in a CTRL_ACK or SESSION_CLOSE. Either counts only for the
+// session in use towards this peer and with this peer's epoch.
+func (ep *endpoint) ackLocked(x inAck, now time.Time) {
+	a := ep.a
+	if a.node.Load() == nil || x.h.Session == 0 || x.h.Session != a.box.Session() || x.h.Epoch != a.node.Load().Incarnation.Epoch() {
+		a.e.stats.ForeignAcks.Add(1)
+		return
+	}
+	if x.h.Type == frame.SessionClose {
+		if x.h.Seq == 0 && x.h.Ack == 0 {
+			a.reopenLocked()
+		}
+		return
+	}
+	ack, err := frame.DecodeAck(x.h.Ack, x.body, ep.ranges)
+	if err != nil {
+		a.e.stats.Malformed.Add(1)
+		return
+	}
+	ep.ranges = ack.Ranges
+	ep.settled = a.box.Ack(x.h.Seq, ack, now, ep.settled)
+	for i, e := range ep.settled {
+		a.settle(e, func(d *Delivery) { d.finish(Acknowledged, nil) })
+		ep.settled[i] = nil
+	}
+	a.e.stats.Acked.Add(uint64(len(ep.settled)))
+}
+
+// slot is a frame without an outcome.
+type slot struct {
+	entry *outbox.Entry
+	copy  int
+	size  int
+	used  bool
+}
+
+// inflight is the frames given to an endpoint that have no outcome, by id. Ids
+// grow by one, so it is a ring.
+type inflight struct {
+	ring   []slot
+	base   uint64 // the id of the oldest one kept
+	next   uint64
+	frames int // that count against the limits
+	bytes  int
+}
+
+func newInflight() inflight { return inflight{base: 1, next: 1} }
+
+func (f *inflight) add(s slot) uint64 {
+	if f.next-f.base == uint64(len(f.ring)) {
+		ring := make([]slot, max(16, 2*len(f.ring)))
+		for id := f.base; id < f.next; id++ {
+			ring[id&uint64(len(ring)-1)] = f.ring[id&uint64(len(f.ring)-1)]
+		}
+		f.ring = ring
+	}
+	s.used = true
+	id := f.next
+	f.ring[id&uint64(len(f.ring)-1)] = s
+	f.next++
+	if s.entry != nil {
+		f.frames++
+		f.bytes += s.size
+	}
+	return id
+}
+
+// take removes a frame. It reports false for one that is not there: an id that
+// was never given out, or completed before.
+func (f *inflight) take(id uint64) (slot, bool) {
+	if id < f.base || id >= f.next {
+		return slot{}, false
+	}
+	p := &f.ring[id&uint64(len(f.ring)-1)]
+	s := *p
+	if !s.used {
+		return slot{}, false
+	}
+	*p = slot{}
+	if s.entry != nil {
+		f.frames--
+		f.bytes -= s.size
+	}
+	for f.base < f.next && !f.ring[f.base&uint64(len(f.ring)-1)].used {
+		f.base++
+	}
+	return s, true
+}

@@ -1,0 +1,275 @@
+// Package engine moves notifications between processes over whatever
+// transports carry them best right now, and keeps doing so while transports,
+// plugins and peers fail. Hosts import this package and nothing else.
+//
+// An [Engine] owns everything that must outlive a transport: who the peers
+// are, what was sent and is not acknowledged, what was received, which way to
+// take. Transports are plugin processes that it runs and supervises, so that a
+// crash in one never reaches the host.
+//
+// Guarantees: every notification ends within its deadline, acknowledged (it is
+// in the receiving process's queue) or with an error that lists what was tried
+// and says whether a copy may still arrive. A receiver gets each notification
+// at most once, and exactly once if it was acknowledged. Order is not kept
+// across notifications.
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/freeze"
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/registry"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Engine is one process's end of Hawser. Its methods are safe for concurrent
+// use.
+type Engine struct {
+	cfg         Config // with defaults
+	log         *slog.Logger
+	incarnation Incarnation
+	started     time.Time
+	address     string // what peers are told
+
+	control  control.Carrier
+	registry registry.Registry
+	freeze   *freeze.Detector
+	queue    *inbox.Queue[Received]
+	outbox   *budget
+	stats    counters
+
+	ctx    context.Context // ends when everything has to stop
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // goroutines of the engine's own
+	// deliveries counts those that have not ended.
+	deliveries pending
+
+	transports transports
+	directory  directory
+
+	closing  atomic.Bool
+	closed   chan struct{} // Close has finished
+	closeOne sync.Once
+}
+
+// Option changes how Open makes an engine.
+type Option func(*options)
+
+type options struct {
+	log     *slog.Logger
+	carrier control.Carrier
+}
+
+// WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+
+// withCarrier replaces the control plane's carrier.
+func withCarrier(c control.Carrier) Option { return func(o *options) { o.carrier = c } }
+
+// Open starts an engine: it binds the control plane's address and starts the
+// configured transports. It returns once each transport is up or has failed to
+// start; a transport that failed is logged and tried again, and does not fail
+// Open, but a configuration that cannot work does.
+func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	cfg, err := cfg.Effective()
+	if err != nil {
+		return nil, err
+	}
+	if *cfg.Notification.Proto != 2 {
+		return nil, sdk.Errorf(sdk.Unsupported, "notification.proto is %d: this version speaks protocol 2 only", *cfg.Notification.Proto)
+	}
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	e := &Engine{
+		cfg: cfg, log: o.log, incarnation: newIncarnation(), started: time.Now(),
+		control: o.carrier, freeze: &freeze.Detector{}, closed: make(chan struct{}),
+		outbox: newBudget(cfg.Outbox.TotalBytes),
+	}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
+	e.directory.init()
+	if e.registry, err = newRegistry(cfg.Registry); err != nil {
+		return nil, err
+	}
+	if e.control == nil {
+		e.control = newControlCarrier(cfg, o.log)
+	}
+	if err := e.transports.prepare(e); err != nil {
+		_ = e.control.Close(ctx)
+		return nil, err
+	}
+	// The queue and all handlers exist before the first peer or transport can
+	// reach them.
+	listening, err := e.control.Listen(&answers{e})
+	if err != nil {
+		_ = e.control.Close(ctx)
+		return nil, err
+	}
+	if e.address = cfg.Control.Advertise; e.address == "" {
+		e.address = listening
+	}
+	e.tasks.Go(func() { e.freeze.Run(e.ctx) })
+	e.tasks.Go(e.sweep)
+	if err := e.transports.start(ctx); err != nil {
+		_ = e.Close(ctx)
+		return nil, err
+	}
+	return e, nil
+}
+
+func newIncarnation() (i Incarnation) {
+	for i.Epoch() == 0 {
+		_, _ = rand.Read(i[:]) // never fails
+	}
+	return i
+}
+
+// Self is this engine as its peers see it.
+func (e *Engine) Self() Node {
+	return Node{Name: e.cfg.Node.Name, Address: e.address, Incarnation: e.incarnation}
+}
+
+func (e *Engine) self() control.Node {
+	return control.Node{Name: e.cfg.Node.Name, Address: e.address, Incarnation: e.incarnation, Started: e.started}
+}
+
+// Notify hands a notification to the outbox towards a peer, named as the
+// registry knows it, and returns as soon as it is held there; the [Delivery]
+// tells how it ends. Its deadline is ctx's, else notification.deadline_ms from
+// now, at most 600 s. If the outbox is full Notify waits for
+// notification.slot_wait_ms and fails with [Backpressure]. An error means that
+// nothing was sent.
+func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Delivery, error) {
+	size := len(n.Name) + len(n.Payload)
+	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
+		return nil, sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
+	}
+	now := time.Now()
+	deadline, err := e.deadline(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	address, err := e.registry.Resolve(ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	d := &Delivery{peer: peer}
+	d.entry.Frame, d.entry.Deadline, d.entry.Owner = encode(n), deadline, d
+	if err := e.admit(ctx, address, d); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// maxDeadline is the longest that a notification may take.
+const maxDeadline = 600 * time.Second
+
+func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, context.Cause(ctx)
+	}
+	at, ok := ctx.Deadline()
+	if !ok {
+		return now.Add(e.cfg.Notification.Deadline()), nil
+	}
+	if latest := now.Add(maxDeadline); at.After(latest) {
+		at = latest
+	}
+	return at, nil
+}
+
+// Receive returns the next notification, waiting for one until ctx ends. Once
+// the engine is closed it returns what is left, then [Closed].
+func (e *Engine) Receive(ctx context.Context) (*Received, error) {
+	r, err := e.queue.Get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// Close stops taking new work, waits for pending notifications to end until
+// ctx does, says goodbye to peers, fails what is left and stops the
+// transports. It is idempotent; every call returns when the first has
+// finished.
+func (e *Engine) Close(ctx context.Context) error {
+	var err error
+	e.closeOne.Do(func() {
+		e.closing.Store(true)
+		e.outbox.wake()
+		drained := e.deliveries.wait(ctx)
+		e.farewell(ctx)
+		cause := sdk.Errorf(sdk.Closed, "the engine was closed")
+		for _, a := range e.directory.all() {
+			a.die(cause)
+		}
+		e.queue.Close()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		err = errors.Join(e.transports.stop(stop), e.control.Close(stop))
+		e.cancel()
+		e.tasks.Wait()
+		if !drained {
+			err = errors.Join(sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx)), err)
+		}
+		close(e.closed)
+	})
+	<-e.closed
+	return err
+}
+
+const (
+	// stopTimeout is what stopping the transports may take after ctx.
+	stopTimeout = 5 * time.Second
+	// goodbyeTimeout is what a goodbye may take.
+	goodbyeTimeout = 500 * time.Millisecond
+)
+
+// farewell says goodbye to every peer at once.
+func (e *Engine) farewell(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	defer cancel()
+	var calls sync.WaitGroup
+	for _, a := range e.directory.all() {
+		if n := a.node.Load(); n != nil && n.Incarnation != e.incarnation {
+			calls.Go(func() { _ = a.client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation}) })
+		}
+	}
+	calls.Wait()
+}
+
+// sweepEvery is how often silent sessions are looked for.
+const sweepEvery = 30 * time.Second
+
+// silence is after how long without a word a sender's session ends: twice the
+// longest deadline, so that nothing of it can still be under way.
+const silence = 2 * maxDeadline
+
+// sweep ends the sessions of silent senders.
+func (e *Engine) sweep() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case now := <-tick.C:
+			for _, a := range e.directory.all() {
+				a.sweep(now)
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+const (
+	// A hello that failed is repeated after helloMin, doubled up to helloMax,
+	// while something waits for it.
+	helloMin = 100 * time.Millisecond
+	helloMax = time.Second
+)
+
+// helloState is where an association stands with its own hello.
+type helloState struct {
+	running bool
+	// replaces is the session that the receiver is known not to hold any
+	// more, or that is given up.
+	replaces uint64
+	err      error // of the last try
+}
+
+// helloIfNeededLocked opens a session if something waits for one.
+func (a *association) helloIfNeededLocked() {
+	if a.box.Session() != 0 || a.box.Len() == 0 || a.hello.running || a.dead != nil || a.successor != nil {
+		return
+	}
+	a.hello.running = true
+	a.e.tasks.Go(a.sayHello)
+}
+
+// reopenLocked gives up the session: the receiver does not hold it.
+func (a *association) reopenLocked() {
+	a.hello.replaces = a.box.Session()
+	cause := sdk.Errorf(sdk.SessionUnknown, "the receiver no longer holds the session")
+	for _, x := range a.box.CloseSession() {
+		a.settle(x, func(d *Delivery) { d.fail(cause) })
+	}
+	a.helloIfNeededLocked()
+}
+
+// sayHello repeats hello until it is answered or nothing waits for it.
+func (a *association) sayHello() {
+	wait := helloMin
+	for {
+		done := a.helloOnce()
+		a.mu.Lock()
+		if done || a.dead != nil || a.successor != nil || a.box.Len() == 0 {
+			a.hello.running = false
+			a.pumpLocked() // what came meanwhile asks anew if need be
+			a.mu.Unlock()
+			return
+		}
+		a.mu.Unlock()
+		select {
+		case <-time.After(wait):
+		case <-a.e.ctx.Done():
+			a.mu.Lock()
+			a.hello.running = false
+			a.mu.Unlock()
+			return
+		}
+		wait = min(2*wait, helloMax)
+	}
+}
+
+// helloOnce says hello, and reports whether there is nothing left to say.
+func (a *association) helloOnce() bool {
+	a.mu.Lock()
+	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: randomNonzero(), Replaces: a.hello.replaces}
+	a.mu.Unlock()
+	req.Transports, req.Version = a.e.published()
+	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
+	defer cancel()
+	reply, err := a.client.Hello(ctx, req)
+	if err == nil && reply.Proto < 2 {
+		err = sdk.Errorf(sdk.Unsupported, "hello: the peer speaks protocol %d, and this version 2 only", reply.Proto)
+	}
+	if err == nil && (reply.Node.Incarnation.IsZero() || reply.Session == 0) {
+		err = sdk.Errorf(sdk.Refused, "hello: the answer names no incarnation or session")
+	}
+	if err != nil {
+		a.mu.Lock()
+		a.hello.err = err
+		a.mu.Unlock()
+		a.e.log.Debug("hello failed", "peer", a.peer(), "error", err)
+		if control.Gone(err) && a.node.Load() != nil {
+			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+			return true
+		}
+		return false
+	}
+	return a.greeted(reply)
+}
+
+// greeted takes in the answer to hello. The association may turn out to belong
+// to an incarnation that already has one, or to a life that is over.
+func (a *association) greeted(reply control.HelloReply) bool {
+	owner, stale := a.e.bind(a, reply.Node)
+	if stale {
+		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
+		return true
+	}
+	if owner != a {
+		a.mergeInto(owner)
+	}
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	if owner.dead != nil || owner.successor != nil {
+		return true
+	}
+	owner.hello.err, owner.hello.replaces = nil, 0
+	owner.proto = min(reply.Proto, *a.e.cfg.Notification.Proto)
+	if owner.box.Session() == 0 {
+		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
+	}
+	owner.learnLocked(reply.Transports, reply.Version)
+	owner.pumpLocked()
+	return true
+}
+
+// mergeInto gives what waits here to the association of the incarnation.
+func (a *association) mergeInto(owner *association) {
+	a.mu.Lock()
+	entries := a.box.TakeWaiting()
+	a.successor = owner
+	a.timer.Stop()
+	a.mu.Unlock()
+	owner.adopt(entries)
+}
+
+func randomNonzero() uint64 {
+	var b [8]byte
+	for {
+		_, _ = rand.Read(b[:]) // never fails
+		if v := binary.LittleEndian.Uint64(b[:]); v != 0 {
+			return v
+		}
+	}
+}

@@ -1,0 +1,198 @@
+// Package inbox is the receiver's half of the notification protocol (design,
+// section 6): the bounded queue that all transports feed, and per sender the
+// session that recognises copies and says how much room there is.
+package inbox
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hawser-transport/hawser/engine/internal/outbox"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Queue is a bounded first-in first-out queue of items with a size in bytes.
+// It is safe for concurrent use.
+type Queue[T any] struct {
+	frames, bytes int // bounds
+	onRoom        func(*Session)
+	ready         chan struct{} // a token: something may be there
+
+	mu struct {
+		sync.Mutex
+		ring   []slot[T]
+		head   int
+		n      int
+		bytes  int
+		hungry []*Session // told of little room, in order
+		closed bool
+	}
+	active activity
+}
+
+type slot[T any] struct {
+	item T
+	size int
+}
+
+// NewQueue returns a queue for so many frames and bytes. onRoom is called,
+// without a lock held, for each session that was told of little or no room
+// once there is more.
+func NewQueue[T any](frames, bytes int, onRoom func(*Session)) *Queue[T] {
+	q := &Queue[T]{frames: frames, bytes: bytes, onRoom: onRoom, ready: make(chan struct{}, 1)}
+	q.mu.ring = make([]slot[T], 16)
+	return q
+}
+
+// Put adds an item, unless the queue is full: a frame of any size is admitted
+// while the bytes already there are below the bound.
+func (q *Queue[T]) Put(item T, size int) bool {
+	q.mu.Lock()
+	if q.mu.closed || q.mu.n >= q.frames || q.mu.bytes >= q.bytes {
+		q.mu.Unlock()
+		return false
+	}
+	if q.mu.n == len(q.mu.ring) {
+		q.growLocked()
+	}
+	q.mu.ring[(q.mu.head+q.mu.n)&(len(q.mu.ring)-1)] = slot[T]{item, size}
+	q.mu.n++
+	q.mu.bytes += size
+	first := q.mu.n == 1
+	q.mu.Unlock()
+	if first {
+		q.wake()
+	}
+	return true
+}
+
+func (q *Queue[T]) growLocked() {
+	ring := make([]slot[T], 2*len(q.mu.ring))
+	n := copy(ring, q.mu.ring[q.mu.head:])
+	copy(ring[n:], q.mu.ring[:q.mu.head])
+	q.mu.ring, q.mu.head = ring, 0
+}
+
+func (q *Queue[T]) wake() {
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+// Get returns the oldest item, waiting for one until ctx ends or the queue is
+// closed and empty, which is [sdk.Closed].
+func (q *Queue[T]) Get(ctx context.Context) (T, error) {
+	for {
+		item, ok, closed := q.tryGet()
+		if ok {
+			return item, nil
+		}
+		if closed {
+			q.wake() // the next one waiting
+			return item, sdk.Errorf(sdk.Closed, "receive: the engine is closed")
+		}
+		select {
+		case <-q.ready:
+		case <-ctx.Done():
+			return item, context.Cause(ctx)
+		}
+	}
+}
+
+func (q *Queue[T]) tryGet() (item T, ok, closed bool) {
+	q.mu.Lock()
+	if q.mu.n == 0 {
+		closed = q.mu.closed
+		q.mu.Unlock()
+		return item, false, closed
+	}
+	s := &q.mu.ring[q.mu.head]
+	item = s.item
+	q.mu.bytes -= s.size
+	*s = slot[T]{}
+	q.mu.head = (q.mu.head + 1) & (len(q.mu.ring) - 1)
+	q.mu.n--
+	more := q.mu.n > 0
+	fed := q.fedLocked()
+	q.mu.Unlock()
+	if more {
+		q.wake()
+	}
+	for _, session := range fed {
+		q.onRoom(session)
+	}
+	return item, true, false
+}
+
+// A session that hears of less than lowFrames and lowBytes of free room is
+// told when twice as much is free again, so that a slow reader costs an ack
+// per many frames and not one per frame.
+func (q *Queue[T]) lowFrames() int { return max(1, min(q.frames/4, outbox.Span/2)) }
+func (q *Queue[T]) lowBytes() int  { return max(1, q.bytes/4) }
+
+// fedLocked returns the hungry sessions that can be told of room now, oldest
+// first, a bounded number per call while more calls are to come.
+func (q *Queue[T]) fedLocked() []*Session {
+	if len(q.mu.hungry) == 0 {
+		return nil
+	}
+	free, freeBytes := q.frames-q.mu.n, q.bytes-q.mu.bytes
+	if q.mu.n > 0 && (free < 2*q.lowFrames() || freeBytes < 2*q.lowBytes()) {
+		return nil
+	}
+	n := len(q.mu.hungry)
+	if q.mu.n > 0 {
+		n = min(n, 64)
+	}
+	fed := append([]*Session(nil), q.mu.hungry[:n]...)
+	q.mu.hungry = append(q.mu.hungry[:0], q.mu.hungry[n:]...)
+	for _, s := range fed {
+		s.hungry.Store(false)
+	}
+	return fed
+}
+
+// share is how many frames and bytes one session may count on: the free room,
+// at most its part among the active sessions, at least one frame while there
+// is a free place.
+func (q *Queue[T]) share(s *Session) (frames, bytes uint64) {
+	active := q.active.count()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	free, freeBytes := q.frames-q.mu.n, q.bytes-q.mu.bytes
+	if (free < q.lowFrames() || freeBytes < q.lowBytes()) && s.hungry.CompareAndSwap(false, true) {
+		q.mu.hungry = append(q.mu.hungry, s)
+	}
+	if free <= 0 || freeBytes <= 0 {
+		return 0, 0
+	}
+	return uint64(min(free, max(1, q.frames/active))), uint64(min(freeBytes, max(1, q.bytes/active)))
+}
+
+// Forget drops a session that has ended from those that wait for room.
+func (q *Queue[T]) Forget(s *Session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, h := range q.mu.hungry {
+		if h == s {
+			q.mu.hungry = append(q.mu.hungry[:i], q.mu.hungry[i+1:]...)
+			return
+		}
+	}
+}
+
+// Len is how many items wait, and their bytes.
+func (q *Queue[T]) Len() (frames, bytes int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.mu.n, q.mu.bytes
+}
+
+// Close stops Put; Get hands out what is left, then fails.
+func (q *Queue[T]) Close() {
+	q.mu.Lock()
+	q.mu.closed = true
+	q.mu.Unlock()
+	q.wake()
+}

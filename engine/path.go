@@ -1,0 +1,239 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/outbox"
+	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/engine/internal/ranker"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+const (
+	// A path that could not be connected is tried again after reconnectMin,
+	// doubled up to reconnectMax; a change at either end tries it at once.
+	reconnectMin = 100 * time.Millisecond
+	reconnectMax = 5 * time.Second
+	// retrySend is how long a path that took nothing is left alone.
+	retrySend = 2 * time.Millisecond
+	// retireCheck is how often replaced endpoints are looked at.
+	retireCheck = 20 * time.Millisecond
+)
+
+type pathKey struct{ transport, name string }
+
+// path is one way to a peer: a transport's path, with the endpoint that is
+// connected over it, if any. The association's lock guards it; transport and
+// name are constant.
+type path struct {
+	transport, name string
+
+	rank     int // the transport's place
+	index    int // the path's place
+	fallback bool
+	limit    int // the largest frame, of both sides
+	inst     *pluginhost.Instance
+	remote   uint64 // the peer's instance
+	attrs    sdk.Attributes
+
+	ep         *endpoint
+	retiring   []*endpoint // replaced, with entries pending
+	generation uint64      // the highest seen
+	connecting *endpoint   // the attempt under way, or nil
+	fresh      bool        // not tried since it became known: worth waiting for
+	failures   int
+	retryAt    time.Time
+	fullSince  time.Time // since when it took nothing more
+	// blockedUntil is when to try again a transport that had no room although
+	// the endpoint is within its limits.
+	blockedUntil time.Time
+	trouble      string // what went wrong last
+}
+
+// note keeps what went wrong last, for the errors of deliveries.
+func (p *path) note(reason string) { p.trouble = reason }
+
+// failedLocked paces the next attempt.
+func (p *path) failedLocked(now time.Time, reason string) {
+	p.fresh = false
+	p.note(reason)
+	wait := min(reconnectMax, reconnectMin<<min(p.failures, 10))
+	p.failures++
+	p.retryAt = now.Add(wait/2 + rand.N(wait))
+}
+
+// stale reports whether the endpoint belongs to an instance, here or at the
+// peer, that has a successor. It carries until a new one is connected.
+func (p *path) stale() bool { return p.ep != nil && (p.ep.inst != p.inst || p.ep.remote != p.remote) }
+
+// up reports whether frames can be sent over the path.
+func (p *path) up() bool { return p.ep != nil && p.ep.se != nil }
+
+// dueLocked is when the path wants the association's timer, or zero.
+func (p *path) dueLocked(a *association, now time.Time) time.Time {
+	if len(p.retiring) > 0 {
+		return now.Add(retireCheck)
+	}
+	if p.up() {
+		if !p.fullSince.IsZero() && a.box.Head() != nil {
+			return maxTime(now.Add(retrySend), p.fullSince.Add(a.e.cfg.Notification.SlotWait()))
+		}
+		return time.Time{}
+	}
+	if p.connecting == nil && (a.box.Head() != nil || a.keepsLocked(p)) {
+		return maxTime(p.retryAt, now)
+	}
+	return time.Time{}
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// keepsLocked reports whether the path is connected without a frame to send:
+// the fallback is, towards peers that we send to, so that falling back needs
+// no dial.
+func (a *association) keepsLocked(p *path) bool { return p.fallback && a.box.Session() != 0 }
+
+// chooseLocked picks the path for an entry: the first in the ranked order that
+// is connected and has room. It starts what connecting is worthwhile on the
+// way, and returns nil if the entry has to wait.
+func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
+	var avoided *path
+	for _, p := range a.order {
+		if len(e.Frame) > p.limit {
+			continue
+		}
+		if !p.up() {
+			a.connectLocked(p, now)
+			if p.fresh {
+				return nil // its first connect is under way, and it is the better one
+			}
+			continue
+		}
+		if p.stale() {
+			a.connectLocked(p, now)
+		}
+		if !p.ep.hasRoom(len(e.Frame)) || now.Before(p.blockedUntil) {
+			if p.fullSince.IsZero() {
+				p.fullSince = now
+			}
+			if now.Sub(p.fullSince) < a.e.cfg.Notification.SlotWait() {
+				return nil
+			}
+			continue
+		}
+		p.fullSince = time.Time{}
+		if p != e.Avoid {
+			return p
+		}
+		if avoided == nil {
+			avoided = p
+		}
+	}
+	return avoided
+}
+
+// tooLargeLocked reports whether no transport that both sides run can ever
+// carry the entry, and the largest limit there is.
+func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
+	if !a.matched || len(a.order) == 0 {
+		return 0, false
+	}
+	for _, p := range a.order {
+		limit = max(limit, p.limit)
+	}
+	return limit, len(e.Frame) > limit
+}
+
+// keepLocked connects what is to be connected without being used.
+func (a *association) keepLocked(now time.Time) {
+	for _, p := range a.order {
+		if a.keepsLocked(p) && (!p.up() || p.stale()) {
+			a.connectLocked(p, now)
+		}
+	}
+}
+
+// rankLocked puts the paths into the order in which they are tried.
+func (a *association) rankLocked(now time.Time) {
+	candidates := make([]ranker.Candidate, len(a.order))
+	for i, p := range a.order {
+		candidates[i] = ranker.Candidate{Transport: p.rank, Path: p.index}
+	}
+	ordered := make([]*path, 0, len(a.order))
+	for _, i := range ranker.Order(candidates, now) {
+		ordered = append(ordered, a.order[i])
+	}
+	a.order = ordered
+}
+
+// install makes ep the path's endpoint. One that it replaces carries nothing
+// new; it is ended once nothing is pending on it, or soon.
+func (a *association) installLocked(p *path, ep *endpoint, now time.Time) {
+	if old := p.ep; old != nil {
+		old.retireBy = now.Add(retireFor)
+		p.retiring = append(p.retiring, old)
+	}
+	p.ep, p.connecting, p.fresh, p.failures, p.trouble = ep, nil, false, 0, ""
+}
+
+// retireFor is how long a replaced endpoint may take to get rid of what is
+// pending on it, unless its transport is being drained, which has a time of
+// its own.
+const retireFor = 2 * time.Second
+
+// reapLocked returns the replaced endpoints that can be ended now.
+func (a *association) reapLocked(now time.Time) []*endpoint {
+	var done []*endpoint
+	for _, p := range a.paths {
+		for _, ep := range p.retiring {
+			if ep.lane.Len() == 0 || !now.Before(ep.retireBy) {
+				done = append(done, ep)
+			}
+		}
+	}
+	return done
+}
+
+// retire moves traffic off a local instance and returns how many endpoints
+// still have something pending, or no successor yet.
+func (a *association) retire(inst *pluginhost.Instance) int {
+	a.mu.Lock()
+	busy := 0
+	var idle []*endpoint
+	now := time.Now()
+	for _, p := range a.paths {
+		for _, ep := range p.retiring {
+			if ep.inst != inst {
+				continue
+			}
+			if ep.lane.Len() == 0 {
+				idle = append(idle, ep)
+			} else {
+				busy++
+			}
+		}
+		if p.ep == nil || p.ep.inst != inst {
+			continue
+		}
+		switch {
+		case p.inst != inst: // its successor is up: connect that first
+			a.connectLocked(p, now)
+			busy++
+		case p.ep.lane.Len() == 0:
+			idle = append(idle, p.ep)
+		default:
+			busy++
+		}
+	}
+	a.mu.Unlock()
+	for _, ep := range idle {
+		ep.shut()
+	}
+	return busy
+}

@@ -1,0 +1,264 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/frame"
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/internal/outbox"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+const (
+	// A batch is what one call of a transport takes.
+	maxBatchFrames = 128
+	maxBatchBytes  = 256 << 10
+	// A goroutine that came to send one notification sends others' for this
+	// many batches at most before a goroutine of its own goes on.
+	maxRounds = 8
+)
+
+// batch is what is being given to one endpoint: acks and requests first, then
+// notifications. It is reused; one goroutine at a time has it.
+type batch struct {
+	ep     *endpoint
+	frames []sdk.Frame
+	bytes  int
+	// more: nothing in it is urgent to the microsecond.
+	more   bool
+	ctl    []byte // backs the frames that have no entry
+	ranges []frame.Range
+}
+
+func (b *batch) reset() {
+	b.ep, b.frames, b.bytes, b.more, b.ctl = nil, b.frames[:0], 0, true, b.ctl[:0]
+}
+
+// pumpLocked sends what can be sent. The lock is released while a transport
+// takes a batch; whatever others add meanwhile is sent by this goroutine, too.
+func (a *association) pumpLocked() {
+	if a.pumping || a.dead != nil || a.successor != nil {
+		return
+	}
+	a.pumping = true
+	for round := 0; ; round++ {
+		if round == maxRounds {
+			a.e.tasks.Go(func() {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				a.pumping = false
+				a.pumpLocked()
+			})
+			return
+		}
+		now := time.Now()
+		if !a.fillLocked(now) {
+			a.pumping = false
+			a.armLocked(now)
+			return
+		}
+		b := &a.batch
+		a.mu.Unlock()
+		n, err := b.ep.se.Send(b.frames, b.more)
+		a.mu.Lock()
+		a.takenLocked(b, n, err)
+	}
+}
+
+// fillLocked puts together the next batch, and reports whether there is one.
+func (a *association) fillLocked(now time.Time) bool {
+	b := &a.batch
+	b.reset()
+	a.fillControlLocked(b)
+	for b.ep == nil || len(b.frames) < maxBatchFrames && b.bytes < maxBatchBytes {
+		x := a.box.Head()
+		if x == nil {
+			a.helloIfNeededLocked()
+			break
+		}
+		if a.selfLane != nil {
+			if !a.loopLocked(x, now) {
+				break
+			}
+			continue
+		}
+		p := a.chooseLocked(x, now)
+		if p == nil {
+			if limit, is := a.tooLargeLocked(x); is {
+				a.rejectLocked(x, limit)
+				continue
+			}
+			break
+		}
+		if b.ep != nil && p.ep != b.ep {
+			break
+		}
+		a.putLocked(b, p, x, now)
+	}
+	a.keepLocked(now)
+	return b.ep != nil
+}
+
+// putLocked adds a notification to the batch.
+func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Time) {
+	d := x.Owner.(*Delivery)
+	if x.Copies() > 0 {
+		a.e.stats.Resent.Add(1)
+		if d.via != p {
+			a.e.stats.Fallbacks.Add(1)
+		}
+	}
+	a.box.Posted(x, p.ep.lane, now)
+	d.via = p
+	frame.Header{
+		Type: frame.NotifyCompat, Flags: frame.NeedsAck, Session: a.box.Session(),
+		Epoch: a.node.Load().Incarnation.Epoch(), Seq: x.Seq(), Ack: a.box.Floor(),
+	}.Put(x.Frame, len(x.Frame)-frame.HeaderSize)
+	b.ep = p.ep
+	b.more = false
+	b.add(sdk.Frame{ID: p.ep.post(x, len(x.Frame)), Data: x.Frame})
+	a.e.stats.Sent.Add(1)
+}
+
+func (b *batch) add(f sdk.Frame) {
+	b.frames = append(b.frames, f)
+	b.bytes += len(f.Data)
+}
+
+// fillControlLocked adds acks, refusals and requests for room. They do not
+// count against an endpoint's limits: acks never wait behind a full queue.
+func (a *association) fillControlLocked(b *batch) {
+	for len(a.refusals) > 0 && b.ep == nil {
+		r := a.refusals[len(a.refusals)-1]
+		a.refusals = a.refusals[:len(a.refusals)-1]
+		if ep := a.viaLocked(r.ep); ep != nil {
+			h := frame.Header{Type: frame.SessionClose, Session: r.session}
+			if r.proto >= 2 {
+				h.Epoch = a.e.incarnation.Epoch()
+			}
+			b.control(ep, h, nil)
+		}
+	}
+	for len(a.owed) > 0 && b.ep == nil {
+		ep := a.owed[len(a.owed)-1]
+		a.owed = a.owed[:len(a.owed)-1]
+		ep.owes = false
+		if ep = a.viaLocked(ep); ep != nil && a.in != nil {
+			a.ackLocked(b, ep)
+		}
+	}
+	if a.credit && b.ep == nil {
+		a.credit = false
+		if ep := a.creditPathLocked(); ep != nil && a.node.Load() != nil {
+			b.control(ep, frame.Header{
+				Type: frame.CreditRequest, Flags: frame.NeedsAck, Session: a.box.Session(),
+				Epoch: a.node.Load().Incarnation.Epoch(), Ack: a.box.Floor(),
+			}, nil)
+			a.e.stats.CreditRequests.Add(1)
+		}
+	}
+}
+
+// viaLocked is the endpoint to answer over: the one that asked, or, if that
+// has ended, the best one that is up.
+func (a *association) viaLocked(ep *endpoint) *endpoint {
+	if ep != nil && ep.se != nil && !ep.ended {
+		return ep
+	}
+	for _, p := range a.order {
+		if p.up() {
+			return p.ep
+		}
+	}
+	return nil
+}
+
+// creditPathLocked walks the connected paths, another one for each request.
+func (a *association) creditPathLocked() *endpoint {
+	for range a.order {
+		a.creditAt = (a.creditAt + 1) % len(a.order)
+		if p := a.order[a.creditAt]; p.up() {
+			return p.ep
+		}
+	}
+	return nil
+}
+
+func (a *association) ackLocked(b *batch, ep *endpoint) {
+	number, ack := a.e.queue.Ack(a.in, b.ranges)
+	b.ranges = ack.Ranges
+	at := len(b.ctl)
+	b.ctl = append(b.ctl, make([]byte, frame.HeaderSize)...)
+	b.ctl = ack.AppendPayload(b.ctl)
+	frame.Header{
+		Type: frame.CtrlAck, Session: a.in.ID(), Epoch: a.e.incarnation.Epoch(),
+		Seq: number, Ack: ack.Cumulative,
+	}.Put(b.ctl[at:], len(b.ctl)-at-frame.HeaderSize)
+	b.ep = ep
+	b.add(sdk.Frame{ID: ep.post(nil, 0), Data: b.ctl[at:]})
+	a.e.stats.AcksSent.Add(1)
+}
+
+func (b *batch) control(ep *endpoint, h frame.Header, payload []byte) {
+	at := len(b.ctl)
+	b.ctl = h.Append(b.ctl, payload)
+	b.ep = ep
+	b.add(sdk.Frame{ID: ep.post(nil, 0), Data: b.ctl[at:]})
+}
+
+// takenLocked deals with what the transport did not take: it never left.
+func (a *association) takenLocked(b *batch, n int, err error) {
+	if n < 0 || n > len(b.frames) {
+		n = len(b.frames) // nonsense from an in-process transport: assume the worst
+	}
+	if n == len(b.frames) {
+		return
+	}
+	now := time.Now()
+	p := b.ep.p
+	p.note(errorText(err))
+	if sdk.CodeOf(err) == sdk.Backpressure && p.fullSince.IsZero() {
+		p.fullSince = now
+	}
+	for _, f := range b.frames[n:] {
+		b.ep.notPosted(f.ID, err)
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return "took nothing"
+	}
+	return err.Error()
+}
+
+// rejectLocked ends an entry that is too large for every transport.
+func (a *association) rejectLocked(x *outbox.Entry, limit int) {
+	a.box.Remove(x)
+	size := len(x.Frame)
+	a.settle(x, func(d *Delivery) {
+		d.fail(sdk.Errorf(sdk.TooLarge, "name and payload of %d bytes are over the limit of %d bytes of the transports shared with this peer",
+			size-frame.Overhead, limit-frame.Overhead))
+	})
+}
+
+// loopLocked delivers a notification to this engine itself, and reports
+// whether its queue had room.
+func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
+	name, msg, err := frame.DecodeRaw(x.Frame[frame.HeaderSize:], true)
+	if err != nil || a.in == nil {
+		return false
+	}
+	a.box.Posted(x, a.selfLane, now)
+	stamp := frame.Header{Seq: x.Seq(), Ack: a.box.Floor()}
+	verdict := a.in.Take(stamp, 2, now, func() bool {
+		return a.e.enqueue(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg)
+	})
+	if verdict == inbox.NoRoom {
+		a.box.NotPosted(x, x.Copies())
+		return false
+	}
+	a.box.Remove(x)
+	a.settle(x, func(d *Delivery) { d.finish(Acknowledged, nil) })
+	return true
+}

@@ -1,0 +1,96 @@
+package engine
+
+import (
+	"time"
+	"unsafe"
+
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
+)
+
+// localTransport is what Received.Transport says of a notification that the
+// engine sent to itself.
+const localTransport = "local"
+
+// receiveOverhead is what a notification counts in the queue beside its bytes.
+const receiveOverhead = 128
+
+// enqueue puts a notification into the queue, copying it, and reports false if
+// there is no room.
+func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []byte) bool {
+	buf := make([]byte, len(name)+len(msg))
+	copy(buf, name)
+	copy(buf[len(name):], msg)
+	r := Received{From: from, Transport: transport, Stamp: stamp}
+	if len(name) > 0 {
+		// The name's bytes are never written again: the payload, which its
+		// receiver may write to, ends before its capacity could reach them.
+		r.Name = unsafe.String(&buf[0], len(name))
+	}
+	r.Payload = buf[len(name):len(buf):len(buf)]
+	if !e.queue.Put(r, len(buf)+receiveOverhead) {
+		return false
+	}
+	e.stats.Received.Add(1)
+	return true
+}
+
+// openSessionLocked begins a sender's session.
+func (a *association) openSessionLocked(id uint64, now time.Time) {
+	a.in = a.e.queue.NewSession(id, now)
+	a.in.Owner = a
+	a.e.stats.Sessions.Add(1)
+}
+
+// endSession ends a sender's session; nil is none.
+func (e *Engine) endSession(s *inbox.Session) {
+	if s == nil {
+		return
+	}
+	s.Rest(time.Now(), true)
+	e.queue.Forget(s)
+	e.stats.Sessions.Add(-1)
+}
+
+// roomReturned sends an ack that nobody asked for to a sender that was told of
+// little room.
+func (e *Engine) roomReturned(s *inbox.Session) {
+	a := s.Owner.(*association)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.in != s {
+		return
+	}
+	if ep := a.viaLocked(nil); ep != nil {
+		ep.oweLocked()
+		a.pumpLocked()
+	}
+}
+
+// refusalPause bounds how often a peer is told that its session is not held.
+const refusalPause = 100 * time.Millisecond
+
+func (a *association) mayRefuseLocked(now time.Time) bool {
+	if now.Sub(a.refused) < refusalPause {
+		return false
+	}
+	a.refused = now
+	return true
+}
+
+// sweep ends the sender's session if it has been silent for too long.
+func (a *association) sweep(now time.Time) {
+	a.mu.Lock()
+	in := a.in
+	if in == nil || a.selfLane != nil {
+		a.mu.Unlock()
+		return
+	}
+	in.Rest(now, false)
+	if now.Sub(in.Seen()) < silence {
+		a.mu.Unlock()
+		return
+	}
+	a.in = nil
+	a.mu.Unlock()
+	a.e.endSession(in)
+}

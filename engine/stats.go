@@ -1,0 +1,67 @@
+package engine
+
+import "sync/atomic"
+
+// counters count what happens, for status and tests.
+type counters struct {
+	Sent, Resent, Fallbacks, Acked     atomic.Uint64
+	NotPosted, HandedOver, Timeouts    atomic.Uint64
+	Backpressure, CreditRequests       atomic.Uint64
+	Received, Duplicates, DroppedFull  atomic.Uint64
+	Malformed, OutOfRange, WrongLife   atomic.Uint64
+	UnknownSession, ForeignAcks        atomic.Uint64
+	AcksSent, Nonsense                 atomic.Uint64
+	Connects, Accepts, ConnectFailures atomic.Uint64
+	TransportsDown                     atomic.Uint64
+	Sessions                           atomic.Int64
+}
+
+// Stats counts what happened since Open.
+type Stats struct {
+	// Sent is copies of notifications given to transports, Resent those of
+	// them that were not the first, and Fallbacks those that went another way
+	// than the copy before.
+	Sent, Resent, Fallbacks uint64
+	// Acked is notifications acknowledged by peers.
+	Acked uint64
+	// NotPosted is copies that never left, HandedOver notifications whose
+	// endpoint ended before they were acknowledged, Timeouts those whose ack
+	// was overdue.
+	NotPosted, HandedOver, Timeouts uint64
+	// Backpressure is notifications that were refused for want of room.
+	Backpressure uint64
+	// Received is notifications queued here; Duplicates is copies of those
+	// that were recognised, DroppedFull what found the queue full.
+	Received, Duplicates, DroppedFull uint64
+	// Malformed, OutOfRange, WrongLife, UnknownSession, ForeignAcks and
+	// Nonsense count what peers and plugins sent that makes no sense: frames
+	// that do not parse, numbers beyond the floor's reach, frames for another
+	// incarnation, of a session not held, acks that are not for this pair,
+	// outcomes of frames that a plugin was never given.
+	Malformed, OutOfRange, WrongLife, UnknownSession, ForeignAcks, Nonsense uint64
+	// Connects and Accepts count endpoints made, ConnectFailures attempts
+	// that failed, TransportsDown instances of transports that went down.
+	Connects, Accepts, ConnectFailures, TransportsDown uint64
+	// AcksSent is acknowledgements given to transports.
+	AcksSent uint64
+	// Sessions is how many senders are remembered now.
+	Sessions int
+	// Queued is notifications waiting for Receive.
+	Queued int
+}
+
+// Stats returns the counts.
+func (e *Engine) Stats() Stats {
+	c := &e.stats
+	queued, _ := e.queue.Len()
+	return Stats{
+		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(),
+		NotPosted: c.NotPosted.Load(), HandedOver: c.HandedOver.Load(), Timeouts: c.Timeouts.Load(),
+		Backpressure: c.Backpressure.Load(), Received: c.Received.Load(), Duplicates: c.Duplicates.Load(),
+		DroppedFull: c.DroppedFull.Load(), Malformed: c.Malformed.Load(), OutOfRange: c.OutOfRange.Load(),
+		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
+		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
+		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
+		AcksSent: c.AcksSent.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
+	}
+}

@@ -1,0 +1,363 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// transports is the set of transports that this engine runs: one supervisor
+// each, and what is up at the moment.
+type transports struct {
+	e         *Engine
+	instances atomic.Uint64
+
+	// changes serialises changes of the set.
+	changes sync.Mutex
+	mu      sync.Mutex
+	set     []*transport // in configured order
+	absent  []error      // transports whose binary was not found
+	version uint64       // of what is published
+}
+
+// transport is one configured transport; it observes its supervisor.
+type transport struct {
+	set  *transports
+	cfg  TransportConfig
+	spec pluginhost.Spec
+	sup  *pluginhost.Supervisor
+	// cur is the instance that new work goes to, nil if none is up. Guarded
+	// by the set's lock, as is rank.
+	cur  *pluginhost.Instance
+	rank int
+}
+
+// localInstance is a transport that is up here.
+type localInstance struct {
+	name     string // on the wire
+	rank     int
+	fallback bool
+	inst     *pluginhost.Instance
+}
+
+// prepare finds every transport's binary. One that is missing costs its
+// transport only.
+func (ts *transports) prepare(e *Engine) error {
+	ts.e = e
+	finder, err := newFinder(e.cfg.Plugins)
+	if err != nil {
+		return err
+	}
+	for i, c := range e.cfg.Transports {
+		spec, err := finder.spec(c)
+		if err != nil {
+			ts.absent = append(ts.absent, err)
+			e.log.Error("transport not available: the others carry", "transport", c.Name, "error", err)
+			continue
+		}
+		ts.set = append(ts.set, ts.newTransport(c, spec, i))
+	}
+	return nil
+}
+
+func (ts *transports) newTransport(c TransportConfig, spec pluginhost.Spec, rank int) *transport {
+	t := &transport{set: ts, cfg: c, spec: spec, rank: rank}
+	t.sup = pluginhost.New(spec, ts.options(), t)
+	return t
+}
+
+func (ts *transports) options() pluginhost.Options {
+	p := ts.e.cfg.Plugins
+	return pluginhost.Options{
+		Incarnation:  ts.e.incarnation,
+		NextInstance: func() uint64 { return ts.instances.Add(1) },
+		Log:          ts.e.log, Freeze: ts.e.freeze,
+		StartTimeout: p.StartTimeout(), StopTimeout: p.StopTimeout(), AbandonAfter: p.AbandonAfter(),
+		DrainTimeout: p.DrainTimeout(), HealthInterval: p.HealthInterval(), HealthTimeout: p.HealthTimeout(),
+		CrashBudget: p.CrashBudget, CrashWindow: p.CrashWindow(),
+		BackoffMin: p.RestartBackoff(), BackoffMax: p.MaxRestartBackoff(), QuarantineRetry: p.QuarantineRetry(),
+		RunDir: p.RunDir,
+	}
+}
+
+// start starts every transport and waits until each is up or has failed. That
+// fails only if none is up: nothing could be carried.
+func (ts *transports) start(ctx context.Context) error {
+	for _, t := range ts.set {
+		t.sup.Start()
+	}
+	errs := slices.Clone(ts.absent)
+	for _, t := range ts.set {
+		if err := t.sup.Ready(ctx); err != nil {
+			errs = append(errs, err)
+			ts.e.log.Error("transport not started: the others carry", "transport", t.spec.Name, "error", err)
+		}
+	}
+	if len(ts.up()) == 0 {
+		return sdk.Errorf(sdk.Unavailable, "no transport could be started: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+func (ts *transports) stop(ctx context.Context) error {
+	ts.changes.Lock()
+	defer ts.changes.Unlock()
+	var stops sync.WaitGroup
+	errs := make([]error, len(ts.set))
+	for i, t := range ts.set {
+		stops.Go(func() { errs[i] = t.sup.Stop(ctx) })
+	}
+	stops.Wait()
+	return errors.Join(errs...)
+}
+
+// Up publishes the instance, here and to the peers.
+func (t *transport) Up(inst *pluginhost.Instance) {
+	t.set.change(func() { t.cur = inst })
+	t.set.e.log.Info("transport up", "transport", t.spec.Name, "instance", inst.ID, "version", inst.Description.Version)
+}
+
+// Down withdraws it. Its endpoints have ended, each on its own.
+func (t *transport) Down(old *pluginhost.Instance, err error) {
+	t.set.change(func() {
+		if t.cur == old {
+			t.cur = nil
+		}
+	})
+	t.set.e.stats.TransportsDown.Add(1)
+	t.set.e.log.Warn("transport down", "transport", t.spec.Name, "instance", old.ID, "error", err)
+}
+
+// Quarantined is the supervisor's word that it gives up for some minutes.
+func (t *transport) Quarantined(err error) {
+	t.set.e.log.Error("transport quarantined", "transport", t.spec.Name, "error", err)
+}
+
+// Drain moves traffic off an instance: new work goes elsewhere at once, and
+// what was given to it gets its outcome.
+func (t *transport) Drain(ctx context.Context, old *pluginhost.Instance) {
+	t.set.change(func() {
+		if t.cur == old {
+			t.cur = nil
+		}
+	})
+	t.set.e.drain(ctx, old)
+}
+
+// change changes what is up, and lets every association and peer know.
+func (ts *transports) change(f func()) {
+	ts.mu.Lock()
+	f()
+	ts.version++
+	ts.mu.Unlock()
+	list, version := ts.e.published()
+	for _, a := range ts.e.directory.all() {
+		a.localChanged()
+		if n := a.node.Load(); n != nil && n.Incarnation != ts.e.incarnation {
+			ts.e.tasks.Go(func() { a.tell(list, version) })
+		}
+	}
+}
+
+// tell says to a peer which transports are up here. If it does not get
+// through, the next bootstrap or hello says it.
+func (a *association) tell(list []control.Transport, version uint64) {
+	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
+	defer cancel()
+	err := a.client.Changed(ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
+	if err != nil {
+		a.e.log.Debug("peer not told of changed transports", "peer", a.peer(), "error", err)
+	}
+	if control.Gone(err) {
+		a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+	}
+}
+
+// up returns what is up here, in order of preference.
+func (ts *transports) up() []localInstance {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	var list []localInstance
+	for _, t := range ts.set {
+		if t.cur != nil {
+			name := t.cur.Description.Name
+			list = append(list, localInstance{name, t.rank, name == rpcFallbackName, t.cur})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b localInstance) int { return cmp.Compare(a.rank, b.rank) })
+	return list
+}
+
+// local finds a transport that is up here, or nil.
+func (e *Engine) local(name string) *localInstance {
+	for _, l := range e.transports.up() {
+		if l.name == name {
+			return &l
+		}
+	}
+	return nil
+}
+
+// published is what peers are told.
+func (e *Engine) published() ([]control.Transport, uint64) {
+	e.transports.mu.Lock()
+	version := e.transports.version
+	e.transports.mu.Unlock()
+	var list []control.Transport
+	for _, l := range e.transports.up() {
+		list = append(list, control.Transport{
+			Name: l.name, Instance: l.inst.ID, Attributes: l.inst.Setup.Attributes,
+			MaxFrame: l.inst.Description.Limits.WithDefaults().MaxFrame,
+		})
+	}
+	return list, version
+}
+
+// missing explains the configured transports that cannot be used with a peer
+// that runs these.
+func (e *Engine) missing(remote []control.Transport) []Attempt {
+	e.transports.mu.Lock()
+	defer e.transports.mu.Unlock()
+	var list []Attempt
+	for _, t := range e.transports.set {
+		if t.cur == nil {
+			reason := "not up here"
+			if err := t.sup.Status().LastError; err != nil {
+				reason += ": " + err.Error()
+			}
+			list = append(list, Attempt{Transport: t.spec.Name, Reason: reason})
+			continue
+		}
+		name := t.cur.Description.Name
+		if !slices.ContainsFunc(remote, func(r control.Transport) bool { return r.Name == name }) {
+			list = append(list, Attempt{Transport: name, Reason: "not up at the peer"})
+		}
+	}
+	return list
+}
+
+// learnLocked takes in what the peer runs, unless something newer is known.
+func (a *association) learnLocked(list []control.Transport, version uint64) {
+	if version < a.remote.version {
+		return
+	}
+	a.remote = remoteTransports{version, list}
+	a.rematchLocked()
+}
+
+// localChanged takes in what this engine runs.
+func (a *association) localChanged() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.rematchLocked()
+}
+
+// rematchLocked finds the paths anew, off this goroutine: a transport is asked
+// for them.
+func (a *association) rematchLocked() {
+	a.matches++
+	a.matched = false
+	if a.node.Load() == nil || a.selfLane != nil || a.dead != nil || a.successor != nil {
+		return
+	}
+	round, remote := a.matches, a.remote.list
+	a.e.tasks.Go(func() { a.match(round, remote) })
+}
+
+// route is a transport that both sides run, and its paths.
+type route struct {
+	local  localInstance
+	remote control.Transport
+	paths  []string
+}
+
+// match asks the transports for their paths to the peer.
+func (a *association) match(round uint64, remote []control.Transport) {
+	var routes []route
+	for _, l := range a.e.transports.up() {
+		i := slices.IndexFunc(remote, func(r control.Transport) bool { return r.Name == l.name })
+		if i < 0 || l.inst.Notifier == nil {
+			continue
+		}
+		paths, err := l.inst.Notifier.Paths(remote[i].Attributes)
+		if err != nil {
+			a.e.log.Warn("no path", "peer", a.peer(), "transport", l.name, "error", err)
+			continue
+		}
+		routes = append(routes, route{l, remote[i], paths})
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.matches != round {
+		return // changed again: a later round is under way
+	}
+	a.routeLocked(routes)
+	a.matched = true
+	close(a.news)
+	a.news = make(chan struct{})
+	a.pumpLocked()
+}
+
+// routeLocked makes the routes' paths the ones in use. A path keeps its name's
+// history; with a new instance at either end it is connected anew, while the
+// next one carries.
+func (a *association) routeLocked(routes []route) {
+	a.order = a.order[:0]
+	now := time.Now()
+	for _, r := range routes {
+		for i, name := range r.paths {
+			key := pathKey{r.local.name, name}
+			p := a.paths[key]
+			if p == nil {
+				p = &path{transport: key.transport, name: name, fresh: true}
+				a.paths[key] = p
+			}
+			if p.inst != r.local.inst || p.remote != r.remote.Instance {
+				p.failures, p.retryAt = 0, now
+				p.connecting = nil // what is under way belongs to what was
+			}
+			p.inst, p.remote, p.attrs = r.local.inst, r.remote.Instance, r.remote.Attributes
+			p.rank, p.index, p.fallback = r.local.rank, i, r.local.fallback
+			p.limit = min(r.local.inst.Description.Limits.WithDefaults().MaxFrame, r.remote.MaxFrame)
+			a.order = append(a.order, p)
+		}
+	}
+	a.rankLocked(now)
+}
+
+// drain waits until nothing that was given to the instance is without an
+// outcome, and ends its endpoints.
+func (e *Engine) drain(ctx context.Context, old *pluginhost.Instance) {
+	check := time.NewTicker(drainEvery)
+	defer check.Stop()
+	for {
+		busy := 0
+		for _, a := range e.directory.all() {
+			busy += a.retire(old)
+		}
+		if busy == 0 {
+			return
+		}
+		select {
+		case <-check.C:
+		case <-ctx.Done():
+			e.log.Warn("drain not finished: what is left is handed over", "transport", old.Name, "frames", busy)
+			return
+		}
+	}
+}
+
+// drainEvery is how often a drain looks whether it is done.
+const drainEvery = 5 * time.Millisecond
+
+// String names the transport for logs.
+func (t *transport) String() string { return fmt.Sprintf("%s (%s)", t.spec.Name, t.cfg.Plugin) }
