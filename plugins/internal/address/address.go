@@ -8,12 +8,14 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
 // Attribute is the key under which an instance publishes its address.
 const Attribute = "addr"
+
+// Max bounds an address: a DNS name and a port.
+const Max = 255
 
 // Open returns the listener that the engine lent, or opens one if it lent
 // none.
@@ -61,7 +63,7 @@ func Published(ln net.Addr, advertise string) (string, error) {
 
 // Check says whether addr is something that can be dialed.
 func Check(addr string) error {
-	if len(addr) > bootstrap.MaxAddress {
+	if len(addr) > Max {
 		return sdk.Errorf(sdk.InvalidArgument, "an address of %d bytes is too long", len(addr))
 	}
 	host, port, err := net.SplitHostPort(addr)

@@ -16,9 +16,6 @@ const (
 	answerLen = 1 + 16 + 8 + 8 + 1
 )
 
-// MaxAddress bounds an address in an answer: a DNS name and a port.
-const MaxAddress = 255
-
 // Offer is the connecting side's half.
 type Offer struct {
 	Token      Token
@@ -75,7 +72,7 @@ type Answer struct {
 	Address string
 }
 
-// Marshal encodes the answer. The address must not be longer than MaxAddress.
+// Marshal encodes the answer. The address must not be longer than address.Max.
 func (a Answer) Marshal() []byte {
 	b := make([]byte, 0, answerLen+len(a.Address))
 	b = append(b, Version)

@@ -12,7 +12,7 @@ import (
 func TestConformance(t *testing.T) {
 	sdktest.Run(t, sdktest.Harness{
 		New:      func(testing.TB) sdk.Transport { return New() },
-		Settings: json.RawMessage(`{"accept_wait_ms": 1000}`),
+		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "connect_timeout_ms": 1000}`),
 		BadSettings: []json.RawMessage{
 			json.RawMessage(`{"lisen": "127.0.0.1:0"}`),
 			json.RawMessage(`{"listen": 7}`),

@@ -65,7 +65,7 @@ func (d *doors) serve() {
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, lastPause)
-		case <-d.t.ctx.Done():
+		case <-d.t.life.Done():
 			return
 		}
 	}
@@ -91,7 +91,7 @@ func (d *doors) admit(conn net.Conn) {
 		d.halfOpen.Remove(oldest)
 	}
 	el := d.halfOpen.PushBack(conn)
-	d.t.tasks.Go(func() {
+	d.t.life.Tasks.Go(func() {
 		kept := d.hear(conn, el)
 		d.leave(el)
 		if !kept {

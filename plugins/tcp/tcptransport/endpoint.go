@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hawser-transport/hawser/plugins/internal/address"
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -23,20 +22,8 @@ type endpoint struct {
 }
 
 func newEndpoint(t *Transport, target sdk.Target, h sdk.Handler) *endpoint {
-	peer := peerName(target)
+	peer := bootstrap.PeerName(target)
 	return &endpoint{t: t, handler: h, peer: peer, out: newWriter(t, peer), arrived: make(chan *socket, 1)}
-}
-
-// peerName names a target's peer in messages.
-func peerName(target sdk.Target) string {
-	name := target.PeerName
-	if name == "" {
-		name = "incarnation " + target.Peer.Short()
-	}
-	if addr := target.Remote[address.Attribute]; addr != "" {
-		name += " at " + addr
-	}
-	return name
 }
 
 // Send implements [sdk.Endpoint].
@@ -67,7 +54,7 @@ func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 // run carries the connection's traffic until it ends.
 func (e *endpoint) run(sock *socket) {
 	if e.out.attach(sock) {
-		e.t.tasks.Go(e.out.flush)
+		e.t.life.Tasks.Go(e.out.flush)
 		e.out.end(e.read(sock))
 	} else {
 		_ = sock.Close()
@@ -80,7 +67,7 @@ func (e *endpoint) finish() {
 	if len(cs) > 0 {
 		e.handler.Completed(cs)
 	}
-	e.t.forget(e)
+	e.t.life.Forget(e)
 	e.handler.Ended(cause)
 }
 

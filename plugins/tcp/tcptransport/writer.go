@@ -24,9 +24,6 @@ const (
 
 	// lastWords is how long a connection that cannot be written to is read.
 	lastWords = time.Second
-
-	// receiptDelay is how long a receipt waits for company.
-	receiptDelay = time.Millisecond
 )
 
 // owner says who may write to the socket.
@@ -50,10 +47,9 @@ type writer struct {
 	limit  int
 	peer   string
 	base   time.Time
-	kick   chan struct{}   // wakes the flusher, holds one
-	done   chan struct{}   // closed when the endpoint has ended
-	tasks  *sync.WaitGroup // the transport's: the timer runs in a goroutine
-	heard  atomic.Bool     // frames came since the last send
+	kick   chan struct{} // wakes the flusher, holds one
+	done   chan struct{} // closed when the endpoint has ended
+	heard  atomic.Bool   // frames came since the last send
 
 	mu          sync.Mutex
 	released    sync.Cond // after the end: the owner has let go
@@ -66,17 +62,16 @@ type writer struct {
 	quietFrom   time.Duration // since base
 	outstanding receipt.Outstanding
 	owed        receipt.Owed
-	timer       *time.Timer
-	armed       bool
-	carried     bool // a receipt found company since the timer was armed
+	delay       receipt.Delay
 }
 
 func newWriter(t *Transport, peer string) *writer {
 	w := &writer{
-		chunks: &t.chunks, limit: t.settings.SendBufferBytes, peer: peer, base: t.base, tasks: &t.tasks,
+		chunks: &t.chunks, limit: t.settings.SendBufferBytes, peer: peer, base: t.base,
 		kick: make(chan struct{}, 1), done: make(chan struct{}), owner: detached,
 	}
 	w.released.L = &w.mu
+	w.delay = receipt.Delay{Fire: w.tell, Tasks: &t.life.Tasks}
 	return w
 }
 
@@ -135,7 +130,7 @@ func (w *writer) receiptLocked() {
 	if w.owed.Any() {
 		c := w.tailLocked(receiptRecordLen)
 		c.b = appendReceipt(c.b, w.owed.Take())
-		w.carried = true
+		w.delay.Carried()
 	}
 }
 
@@ -250,37 +245,24 @@ func (w *writer) taken(frames, bytes int) {
 	if w.owner == nobody && w.owed.Due() && !w.ended {
 		w.writeInlineLocked()
 	}
-	if w.owed.Any() {
-		w.armLocked()
+	if w.owed.Any() && !w.ended {
+		w.delay.Arm()
 	}
 }
 
-func (w *writer) armLocked() {
-	if w.armed || w.ended {
-		return
-	}
-	w.armed, w.carried = true, false
-	w.tasks.Add(1)
-	if w.timer == nil {
-		w.timer = time.AfterFunc(receiptDelay, w.tell)
-	} else {
-		w.timer.Reset(receiptDelay)
-	}
-}
-
-// tell writes the receipt that has found no company. The timer is not touched
-// when a frame takes a receipt along: receipts are not worth two timer
-// operations a message. So where frames did, the newest gets its full time.
+// tell writes the receipt that has found no company.
 func (w *writer) tell() {
-	defer w.tasks.Done()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.armed = false
-	if w.owner == nobody && w.owed.Any() && !w.carried && !w.ended {
+	waited := w.delay.Fired()
+	if w.ended {
+		return
+	}
+	if w.owner == nobody && w.owed.Any() && waited {
 		w.writeInlineLocked()
 	}
-	if w.owed.Any() {
-		w.armLocked()
+	if w.owed.Any() && !w.ended {
+		w.delay.Arm()
 	}
 }
 
@@ -308,10 +290,7 @@ func (w *writer) endLocked(cause error) {
 	}
 	w.ended, w.cause = true, cause
 	close(w.done)
-	if w.armed && w.timer.Stop() {
-		w.armed = false
-		w.tasks.Done()
-	}
+	w.delay.Stop()
 }
 
 // withdraw waits, after the end, until nobody writes any more, and takes back
