@@ -72,7 +72,7 @@ type Verdict uint8
 const (
 	// Welcome: the connection is the endpoint's.
 	Welcome Verdict = 0
-	// NotHawser: not a join message; never sent, the connection is closed.
+	// NotHawser: not a join message. A bare socket is closed without a word.
 	NotHawser Verdict = 1
 	// WrongVersion: a version that this build does not speak.
 	WrongVersion Verdict = 2

@@ -1,0 +1,10 @@
+// Command hawser-rpcfallback is the rpcfallback transport as a plugin: frames
+// over gRPC, the last resort and the way for large payloads.
+package main
+
+import (
+	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+func main() { sdk.Serve(rpctransport.New()) }

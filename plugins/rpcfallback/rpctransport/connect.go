@@ -1,0 +1,208 @@
+package rpctransport
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/hawser-transport/hawser/plugins/internal/address"
+	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Paths implements [sdk.Notifier].
+func (t *Transport) Paths(remote sdk.Attributes) ([]string, error) { return address.Paths(remote) }
+
+// Connect implements [sdk.Notifier].
+func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
+	if err := t.admit(target, bootstrap.Connecting); err != nil {
+		return nil, err
+	}
+	ctx, stop := t.life.Until(ctx)
+	defer stop()
+	addr, j, err := bootstrap.Offering(ctx, target, t.instance, exchange)
+	if err != nil {
+		return nil, err
+	}
+	s, hangUp, err := t.join(ctx, addr, j)
+	if err != nil {
+		return nil, err
+	}
+	e := newEndpoint(t, target, h)
+	if err := t.life.Start(e, func() { e.run(s, hangUp) }); err != nil {
+		hangUp()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Accept implements [sdk.Notifier].
+func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
+	if err := t.life.Ready(); err != nil {
+		return nil, nil, err
+	}
+	offer, answer, err := bootstrap.Answering(target, t.instance, t.addr, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := t.admit(target, bootstrap.Accepting); err != nil {
+		return nil, nil, err
+	}
+	e := newEndpoint(t, target, h)
+	if err := t.pending.Add(answer.Token, offer, e); err != nil {
+		return nil, nil, err
+	}
+	patience := milliseconds(t.settings.AcceptWaitMS)
+	if err := t.life.Start(e, func() { e.await(answer.Token, patience) }); err != nil {
+		t.pending.Remove(answer.Token)
+		return nil, nil, err
+	}
+	return e, answer.Marshal(), nil
+}
+
+// admit says whether a new endpoint may be made for the target.
+func (t *Transport) admit(target sdk.Target, side bootstrap.Side) error {
+	if err := t.life.Ready(); err != nil {
+		return err
+	}
+	if err := address.OnPath(target); err != nil {
+		return err
+	}
+	return t.generations.Admit(target, side)
+}
+
+// Probe implements [sdk.Prober].
+func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
+	if err := t.life.Running(); err != nil {
+		return err
+	}
+	if err := address.OnPath(target); err != nil {
+		return err
+	}
+	addr, err := address.Remote(target.Remote)
+	if err != nil {
+		return err
+	}
+	ctx, stop := t.life.Until(ctx)
+	defer stop()
+	conn, err := t.client(addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // nothing is left on it
+	if _, err := pb.NewFallbackClient(conn).Probe(ctx, &pb.ProbeRequest{}); err != nil {
+		return t.unreached(ctx, addr, err)
+	}
+	return nil
+}
+
+// join opens a stream and presents the message until it is welcome. hangUp
+// ends the stream and its connection.
+func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, milliseconds(t.settings.ConnectTimeoutMS))
+	defer cancel()
+	err = bootstrap.Persist(ctx, func() (verdict bootstrap.Verdict, err error) {
+		s, hangUp, verdict, err = t.dial(ctx, addr, j)
+		return verdict, err
+	})
+	if err != nil {
+		return nil, nil, t.unreached(ctx, addr, err)
+	}
+	return s, hangUp, nil
+}
+
+// dial opens one stream on a connection of its own and asks for a verdict. The
+// stream is the caller's only with Welcome.
+func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), verdict bootstrap.Verdict, err error) {
+	conn, err := t.client(addr)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	// The stream outlives ctx, which only bounds its beginning.
+	streamCtx, cancel := context.WithCancel(context.Background())
+	hangUp = func() {
+		cancel()
+		_ = conn.Close()
+	}
+	stop := context.AfterFunc(ctx, cancel)
+	s, verdict, err = open(streamCtx, pb.NewFallbackClient(conn), j)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil || verdict != bootstrap.Welcome {
+		hangUp()
+	}
+	return s, hangUp, verdict, err
+}
+
+func open(ctx context.Context, client pb.FallbackClient, j bootstrap.Join) (stream, bootstrap.Verdict, error) {
+	s, err := client.Carry(metadata.AppendToOutgoingContext(ctx, joinKey, string(j.Marshal())))
+	if err != nil {
+		return nil, 0, err
+	}
+	header, err := s.Header()
+	if err != nil {
+		return nil, 0, err
+	}
+	values := header.Get(verdictKey)
+	if len(values) != 1 {
+		// It ends the stream with an error, or is no peer of ours.
+		if _, err := s.Recv(); err != nil {
+			return nil, 0, err
+		}
+		return nil, 0, sdk.Errorf(sdk.Refused, "what answers there does not speak this transport's protocol")
+	}
+	verdict, err := bootstrap.ParseVerdict([]byte(values[0]))
+	return s, verdict, err
+}
+
+// client makes a connection that dials when it is first used, once: a broken
+// one ends its endpoint, and what then happens is the engine's decision.
+func (t *Transport) client(addr string) (*grpc.ClientConn, error) {
+	patience := milliseconds(t.settings.ConnectTimeoutMS)
+	conn, err := grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Minute},
+			MinConnectTimeout: patience,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingPatience}),
+		grpc.WithInitialWindowSize(windowBytes),
+		grpc.WithInitialConnWindowSize(windowBytes),
+		grpc.WithMaxHeaderListSize(8<<10),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableHealthCheck(),
+	)
+	if err != nil {
+		return nil, sdk.Errorf(sdk.InvalidArgument, "address %q: %w", addr, err)
+	}
+	return conn, nil
+}
+
+// unreached words a failed call: who did not answer, who said no, and whose
+// time was over.
+func (t *Transport) unreached(ctx context.Context, addr string, err error) error {
+	switch {
+	case sdk.CodeOf(err) != 0:
+		return err
+	case t.life.Running() != nil:
+		return t.life.Running()
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return sdk.Errorf(sdk.Unavailable, "%s did not answer in time: %w", addr, err)
+	}
+	return sdk.Errorf(sdk.Unavailable, "cannot reach %s: %w", addr, err)
+}

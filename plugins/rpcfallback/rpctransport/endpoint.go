@@ -1,0 +1,117 @@
+package rpctransport
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// stream is either side's end of a gRPC stream.
+type stream interface {
+	Send(*pb.Packet) error
+	Recv() (*pb.Packet, error)
+}
+
+// endpoint is one end of a stream. Its run goroutine is the only one that
+// calls the handler.
+type endpoint struct {
+	t       *Transport
+	handler sdk.Handler
+	peer    string // for messages
+	out     *sender
+	arrived chan stream // an accepted endpoint's, holds one
+}
+
+func newEndpoint(t *Transport, target sdk.Target, h sdk.Handler) *endpoint {
+	return &endpoint{
+		t: t, handler: h, peer: bootstrap.PeerName(target),
+		out: newSender(&t.life.Tasks), arrived: make(chan stream, 1),
+	}
+}
+
+// Send implements [sdk.Endpoint]. Frames always wait for company: that of the
+// message which is on its way.
+func (e *endpoint) Send(frames []sdk.Frame, _ bool) (int, error) { return e.out.send(frames) }
+
+// Close implements [sdk.Endpoint].
+func (e *endpoint) Close() { e.out.end(errClosed) }
+
+// await is an accepted endpoint's goroutine until its peer arrives.
+func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case s := <-e.arrived:
+		// The server's method returns when the endpoint ends, and that ends
+		// the stream.
+		e.run(s, func() {})
+		return
+	case <-timer.C:
+		e.out.end(sdk.Errorf(sdk.Unavailable, "%s did not connect within %s", e.peer, patience))
+	case <-e.out.done:
+	}
+	e.t.pending.Remove(token) // a stream that has claimed it sees the end
+	e.finish()
+}
+
+// run carries the stream's traffic until the endpoint ends. cancel ends the
+// stream.
+func (e *endpoint) run(s stream, cancel func()) {
+	sent := make(chan struct{})
+	e.t.life.Tasks.Go(func() {
+		defer close(sent)
+		e.out.run(s.Send)
+	})
+	e.t.life.Tasks.Go(func() {
+		<-e.out.done
+		cancel()
+	})
+	e.out.end(e.read(s))
+	<-sent
+	e.finish()
+}
+
+func (e *endpoint) finish() {
+	cs, cause := e.out.withdraw()
+	if len(cs) > 0 {
+		e.handler.Completed(cs)
+	}
+	e.t.life.Forget(e)
+	e.handler.Ended(cause)
+}
+
+// read hands over what comes until the stream ends, and says why it did.
+func (e *endpoint) read(s stream) error {
+	var (
+		frames [][]byte
+		cs     []sdk.Completion
+	)
+	for {
+		p, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return sdk.Errorf(sdk.Unavailable, "%s closed the stream", e.peer)
+		}
+		if err != nil {
+			return sdk.Errorf(sdk.Unavailable, "the stream to %s broke: %w", e.peer, err)
+		}
+		if p.Taken > 0 {
+			if cs, err = e.out.receipted(p.Taken, cs[:0]); err != nil {
+				return err
+			}
+			if len(cs) > 0 {
+				e.handler.Completed(cs)
+			}
+		}
+		if frames, err = unpack(p.Frames, frames[:0]); err != nil {
+			return err
+		}
+		if n := len(frames); n > 0 {
+			e.handler.Received(frames)
+			e.out.taken(n, len(p.Frames))
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package rpctransport
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
+)
+
+const (
+	// joinKey and verdictKey are metadata; the suffix makes their values
+	// binary.
+	joinKey    = "hawser-join-bin"
+	verdictKey = "hawser-verdict-bin"
+
+	// A connection that is silent for pingAfter is asked, and given up after
+	// pingPatience without an answer. Ten seconds is the least that gRPC
+	// clients may choose.
+	pingAfter    = 10 * time.Second
+	pingPatience = 5 * time.Second
+
+	// greetingTime bounds the wait for a new connection's HTTP/2 preface,
+	// idleTime a connection's life without a call.
+	greetingTime = 2 * time.Second
+	idleTime     = 30 * time.Second
+
+	// windowBytes is gRPC's flow control: how far a peer may get ahead of a
+	// handler that does not return.
+	windowBytes = 1 << 20
+
+	// maxConnections bounds what strangers can open.
+	maxConnections = 8192
+)
+
+func newServer(t *Transport) *grpc.Server {
+	s := grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxHeaderListSize(8<<10),
+		grpc.MaxConcurrentStreams(4),
+		grpc.InitialWindowSize(windowBytes),
+		grpc.InitialConnWindowSize(windowBytes),
+		grpc.ConnectionTimeout(greetingTime),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime, Time: pingAfter, Timeout: pingPatience}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAfter / 2, PermitWithoutStream: true}),
+		grpc.WaitForHandlers(true),
+	)
+	pb.RegisterFallbackServer(s, &service{t: t})
+	return s
+}
+
+// service is the server's side of the protocol.
+type service struct {
+	pb.UnimplementedFallbackServer
+	t *Transport
+}
+
+// Probe implements the service: that it is called is the answer.
+func (s *service) Probe(context.Context, *pb.ProbeRequest) (*pb.ProbeResponse, error) {
+	return &pb.ProbeResponse{}, nil
+}
+
+// Carry implements the service: it gives the stream to the endpoint that
+// expects it and returns, which ends the stream, when the endpoint ends.
+func (s *service) Carry(stream grpc.BidiStreamingServer[pb.Packet, pb.Packet]) error {
+	e, verdict := s.claim(stream.Context())
+	if err := stream.SendHeader(metadata.Pairs(verdictKey, string(verdict.Marshal()))); err != nil && e == nil {
+		return err
+	}
+	if e == nil {
+		return nil
+	}
+	e.arrived <- stream
+	<-e.out.done
+	return nil
+}
+
+func (s *service) claim(ctx context.Context) (*endpoint, bootstrap.Verdict) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	values := md.Get(joinKey)
+	if len(values) != 1 {
+		return nil, bootstrap.NotHawser
+	}
+	j, verdict := bootstrap.ParseJoin([]byte(values[0]))
+	switch {
+	case verdict != bootstrap.Welcome:
+		return nil, verdict
+	case j.Kind != bootstrap.Frames:
+		return nil, bootstrap.WrongKind
+	}
+	return s.t.pending.Claim(j)
+}
+
+// gate is a listener that turns connections away while there are too many.
+type gate struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (g *gate) Accept() (net.Conn, error) {
+	for {
+		conn, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if g.open.Add(1) <= maxConnections {
+			return &guest{Conn: conn, left: sync.OnceFunc(func() { g.open.Add(-1) })}, nil
+		}
+		g.open.Add(-1)
+		_ = conn.Close()
+	}
+}
+
+// guest is a connection that the gate counts.
+type guest struct {
+	net.Conn
+	left func()
+}
+
+// Close implements net.Conn.
+func (c *guest) Close() error {
+	c.left()
+	return c.Conn.Close()
+}

@@ -1,0 +1,100 @@
+package rpctransport
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+
+	"google.golang.org/grpc"
+
+	"github.com/hawser-transport/hawser/plugins/internal/address"
+	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/plugins/internal/lifecycle"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Name is the transport's name on the wire.
+const Name = "rpcfallback"
+
+const version = "0.1.0"
+
+// Transport is the rpcfallback transport. It implements [sdk.Notifier],
+// [sdk.Prober] and [sdk.Drainer].
+type Transport struct {
+	life        *lifecycle.Life[*endpoint]
+	generations bootstrap.Generations
+
+	// Set by Configure, which comes before everything else.
+	settings settings
+	instance uint64
+	addr     string
+	pending  *bootstrap.Pending[*endpoint]
+	ln       net.Listener
+	server   *grpc.Server
+}
+
+// New makes a transport.
+func New() sdk.Transport { return &Transport{life: lifecycle.New[*endpoint]()} }
+
+// Describe implements [sdk.Transport].
+func (t *Transport) Describe() sdk.Description {
+	return sdk.Description{
+		Name: Name, Version: version, Contract: sdk.ContractVersion,
+		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain},
+		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxInflight, InflightBytes: inflightBytes},
+		ConfigSchema: json.RawMessage(schema),
+		SharedDevice: true,
+		Listeners:    []sdk.ListenerSpec{{Name: listenerName, Key: listenerName, Default: defaultListen}},
+	}
+}
+
+// Configure implements [sdk.Transport].
+func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
+	s, err := parseSettings(cfg.Settings)
+	if err != nil {
+		return sdk.Setup{}, err
+	}
+	ln, err := address.Open(ctx, cfg, listenerName, s.Listen)
+	if err != nil {
+		return sdk.Setup{}, err
+	}
+	addr, err := address.Published(ln.Addr(), s.Advertise)
+	if err == nil {
+		err = t.life.Open(func() error {
+			t.settings, t.instance, t.addr = s, cfg.Instance, addr
+			t.pending = bootstrap.NewPending[*endpoint](cfg.Instance)
+			t.ln, t.server = &gate{Listener: ln}, newServer(t)
+			// Serve returns when the listener is closed; why it did is known.
+			t.life.Tasks.Go(func() { _ = t.server.Serve(t.ln) })
+			return nil
+		})
+	}
+	if err != nil {
+		_ = ln.Close()
+		return sdk.Setup{}, err
+	}
+	return sdk.Setup{
+		Attributes: sdk.Attributes{address.Attribute: addr},
+		Paths:      []sdk.LocalPath{{Name: sdk.MainPath, Detail: "listening on " + ln.Addr().String() + ", reached at " + addr}},
+	}, nil
+}
+
+// Drain implements [sdk.Drainer]. The listening socket, which another instance
+// may share, lives on; only this instance's descriptor of it is closed.
+// Endpoints whose peer has not arrived end now: its connection would reach the
+// other instance, if any.
+func (t *Transport) Drain(context.Context) error {
+	if err := t.life.Drain(); err != nil {
+		return err
+	}
+	_ = t.ln.Close()
+	for _, e := range t.pending.All() {
+		e.out.end(sdk.Errorf(sdk.Unavailable, "draining before %s has connected", e.peer))
+	}
+	return nil
+}
+
+// Close implements [sdk.Transport].
+func (t *Transport) Close(ctx context.Context) error {
+	return t.life.Close(ctx, func() { t.server.Stop() })
+}
