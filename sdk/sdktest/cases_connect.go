@@ -168,6 +168,8 @@ func connectBlocksNobody(r *rig) {
 	a, b := r.connect(r.a, r.b)
 	hang := r.attempt(r.a, r.b)
 	in, out := make(chan struct{}), make(chan struct{})
+	let := sync.OnceFunc(func() { close(out) })
+	defer let()
 	hang.instead = func(context.Context) ([]byte, error) {
 		close(in)
 		<-out
@@ -187,7 +189,7 @@ func connectBlocksNobody(r *rig) {
 		b3, a3 := r.connect(r.b, r.a)
 		r.talk(b3, a3, 5)
 	}
-	close(out)
+	let()
 	if err := <-finished; !errors.Is(err, sdk.Busy) {
 		r.Errorf("exchange failed with %v, Connect with %v", sdk.Busy, err)
 	}

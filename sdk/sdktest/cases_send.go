@@ -125,7 +125,7 @@ func sendCopies(r *rig) {
 	size := min(512, r.limits.MaxFrame)
 	buf := make([]byte, size)
 	frames := make([]sdk.Frame, 1)
-	for k := range 200 {
+	for k := range 201 {
 		copy(buf, payload(k, size))
 		frames[0] = sdk.Frame{ID: a.reserve(buf), Data: buf}
 		for {
@@ -143,7 +143,7 @@ func sendCopies(r *rig) {
 	for k := range buf {
 		buf[k] = 0xCC
 	}
-	a.send(payload(200, size))
+	a.send(payload(201, size))
 	a.settle(b)
 }
 

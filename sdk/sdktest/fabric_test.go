@@ -209,10 +209,11 @@ func TestFabricPathDeath(t *testing.T) {
 		}
 		p.f.Cut("b", "a", "")
 		p.send(t, 1, 1)
+		synctest.Wait()
 		if n := p.f.End("b", "a", "p0"); n != 2 {
 			t.Errorf("%d ends", n)
 		}
-		p.expect(t, "done 0 received 0 ended unavailable", "done 0 received 0 ended unavailable")
+		p.expect(t, "done 0 received 0 ended unavailable", "done 0 received 1 ended unavailable")
 	})
 }
 
