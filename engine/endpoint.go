@@ -26,8 +26,8 @@ type endpoint struct {
 	se       sdk.Endpoint // nil until Connect or Accept has returned
 	outgoing bool         // this side connects
 	ended    bool
-	owes     bool // an ack; it is in a.owed
-	retireBy time.Time
+	owes     bool      // an ack; it is in a.owed
+	retired  time.Time // since when nothing new is to go over it
 
 	inflight inflight
 

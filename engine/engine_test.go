@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,5 +152,80 @@ func TestNobodyThereFailsAtTheDeadline(t *testing.T) {
 			t.Errorf("ended after %v", d)
 		}
 		t.Log(err)
+	})
+}
+
+func TestReloadMovesTrafficWithoutLoss(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		stop := make(chan struct{})
+		done := make(chan []string)
+		go func() {
+			var sent []string
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					done <- sent
+					return
+				case <-time.After(time.Millisecond):
+				}
+				n := fmt.Sprintf("r-%d", i)
+				w.notify(a, "b:1", n)
+				sent = append(sent, n)
+			}
+		}()
+		time.Sleep(100 * time.Millisecond)
+		for i, address := range []string{"a:1", "b:1"} {
+			e := []*Engine{a, b}[i]
+			if err := e.RestartTransport(context.Background(), "fast"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+			_ = address
+		}
+		close(stop)
+		w.expect(b, <-done...)
+		for _, e := range []*Engine{a, b} {
+			if s := e.Stats(); s.HandedOver != 0 || s.Duplicates != 0 {
+				t.Errorf("%s: handed over %d, duplicates %d: the move was not graceful", e.address, s.HandedOver, s.Duplicates)
+			}
+			for _, s := range e.Transports() {
+				if s.Name == "fast" && s.Restarts != 1 {
+					t.Errorf("%s: %d restarts, want 1", e.address, s.Restarts)
+				}
+			}
+		}
+		if d := w.notify(a, "b:1", "after"); w.wait(d) != nil || d.Report().Transport != "fast" {
+			t.Errorf("after: %+v", d.Report())
+		}
+		w.expect(b, "after")
+	})
+}
+
+func TestRemovedTransportDrains(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		sent := names("n", 40)
+		for i, n := range sent {
+			if i == 20 {
+				cfg := w.configs["a:1"]
+				cfg.Node.Name = "a:1"
+				cfg.Transports = []TransportConfig{{Name: rpcFallbackName, InProcess: a.cfg.Transports[1].InProcess}}
+				if err := a.Reload(context.Background(), cfg); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if d := w.notify(a, "b:1", n); i >= 20 {
+				if err := w.wait(d); err != nil || d.Report().Transport != rpcFallbackName {
+					t.Fatalf("%v, %+v", err, d.Report())
+				}
+			}
+		}
+		w.expect(b, sent...)
+		if s := a.Stats(); s.HandedOver != 0 {
+			t.Errorf("%d handed over: the removal was not graceful", s.HandedOver)
+		}
 	})
 }

@@ -176,23 +176,32 @@ func (a *association) rankLocked(now time.Time) {
 // new; it is ended once nothing is pending on it, or soon.
 func (a *association) installLocked(p *path, ep *endpoint, now time.Time) {
 	if old := p.ep; old != nil {
-		old.retireBy = now.Add(retireFor)
+		old.retired = now
 		p.retiring = append(p.retiring, old)
 	}
 	p.ep, p.connecting, p.fresh, p.failures, p.trouble = ep, nil, false, 0, ""
 }
 
-// retireFor is how long a replaced endpoint may take to get rid of what is
-// pending on it, unless its transport is being drained, which has a time of
-// its own.
-const retireFor = 2 * time.Second
+const (
+	// retireFor is how long a replaced endpoint may take to get rid of what is
+	// pending on it.
+	retireFor = 2 * time.Second
+	// linger is how long it stays in any case: the peer may have sent over it
+	// before it knew of the new one.
+	linger = 250 * time.Millisecond
+)
+
+// idleLocked reports whether a retired endpoint carries nothing any more.
+func (ep *endpoint) idleLocked(now time.Time) bool {
+	return ep.lane.Len() == 0 && now.Sub(ep.retired) >= linger
+}
 
 // reapLocked returns the replaced endpoints that can be ended now.
 func (a *association) reapLocked(now time.Time) []*endpoint {
 	var done []*endpoint
 	for _, p := range a.paths {
 		for _, ep := range p.retiring {
-			if ep.lane.Len() == 0 || !now.Before(ep.retireBy) {
+			if ep.idleLocked(now) || now.Sub(ep.retired) >= retireFor {
 				done = append(done, ep)
 			}
 		}
@@ -212,7 +221,7 @@ func (a *association) retire(inst *pluginhost.Instance) int {
 			if ep.inst != inst {
 				continue
 			}
-			if ep.lane.Len() == 0 {
+			if ep.idleLocked(now) {
 				idle = append(idle, ep)
 			} else {
 				busy++
@@ -221,11 +230,14 @@ func (a *association) retire(inst *pluginhost.Instance) int {
 		if p.ep == nil || p.ep.inst != inst {
 			continue
 		}
+		if p.ep.retired.IsZero() {
+			p.ep.retired = now
+		}
 		switch {
 		case p.inst != inst: // its successor is up: connect that first
 			a.connectLocked(p, now)
 			busy++
-		case p.ep.lane.Len() == 0:
+		case p.ep.idleLocked(now):
 			idle = append(idle, p.ep)
 		default:
 			busy++

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -34,6 +33,7 @@ type transport struct {
 	set  *transports
 	cfg  TransportConfig
 	spec pluginhost.Spec
+	sum  string // of the binary
 	sup  *pluginhost.Supervisor
 	// cur is the instance that new work goes to, nil if none is up. Guarded
 	// by the set's lock, as is rank.
@@ -70,7 +70,7 @@ func (ts *transports) prepare(e *Engine) error {
 }
 
 func (ts *transports) newTransport(c TransportConfig, spec pluginhost.Spec, rank int) *transport {
-	t := &transport{set: ts, cfg: c, spec: spec, rank: rank}
+	t := &transport{set: ts, cfg: c, spec: spec, sum: imageSum(spec), rank: rank}
 	t.sup = pluginhost.New(spec, ts.options(), t)
 	return t
 }
@@ -358,6 +358,3 @@ func (e *Engine) drain(ctx context.Context, old *pluginhost.Instance) {
 
 // drainEvery is how often a drain looks whether it is done.
 const drainEvery = 5 * time.Millisecond
-
-// String names the transport for logs.
-func (t *transport) String() string { return fmt.Sprintf("%s (%s)", t.spec.Name, t.cfg.Plugin) }

@@ -1,0 +1,66 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// TransportStatus is how one configured transport fares.
+type TransportStatus struct {
+	// Name is the configured name, and State one of starting, up, restarting,
+	// quarantined and stopped, since Since.
+	Name, State string
+	Since       time.Time
+	// Instance, PID, Version and Carrier are those of the instance that is
+	// up; PID is 0 in process. Carrier is the link's: unix or grpc.
+	Instance uint64
+	PID      int
+	Version  string
+	Carrier  string
+	// Restarts counts starts after the first.
+	Restarts uint64
+	// LastError is why the last instance ended or did not start, and Stderr
+	// the last lines that it wrote.
+	LastError error
+	Stderr    []string
+	// Abandoned counts instances that were killed and are not gone.
+	Abandoned int
+	// Listeners tells where the transport listens.
+	Listeners map[string]string
+}
+
+// Transports tells how each configured transport fares, in order of
+// preference.
+func (e *Engine) Transports() []TransportStatus {
+	e.transports.mu.Lock()
+	defer e.transports.mu.Unlock()
+	var list []TransportStatus
+	for _, t := range e.transports.set {
+		s := t.sup.Status()
+		list = append(list, TransportStatus{
+			Name: s.Name, State: string(s.State), Since: s.Since, Instance: s.Instance, PID: s.PID,
+			Version: s.Version, Carrier: s.Carrier, Restarts: s.Restarts, LastError: s.LastError,
+			Stderr: s.Stderr, Abandoned: s.Abandoned, Listeners: s.Listeners,
+		})
+	}
+	return list
+}
+
+// RestartTransport replaces a transport's instance by a new one, as Reload
+// does, or, if none runs, starts one at once; it lifts a quarantine.
+func (e *Engine) RestartTransport(ctx context.Context, name string) error {
+	e.transports.mu.Lock()
+	var found *transport
+	for _, t := range e.transports.set {
+		if t.spec.Name == name {
+			found = t
+		}
+	}
+	e.transports.mu.Unlock()
+	if found == nil {
+		return sdk.Errorf(sdk.InvalidArgument, "restart: no transport %q is configured", name)
+	}
+	return found.sup.Restart(ctx)
+}
