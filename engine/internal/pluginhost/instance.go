@@ -2,11 +2,16 @@ package pluginhost
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
 )
+
+// deathGrace is how long after a call has failed for a plugin's end the end
+// itself may be noticed.
+const deathGrace = time.Second
 
 // bring starts and configures an instance of spec.
 func (s *Supervisor) bring(ctx context.Context, spec Spec) (*running, error) {
@@ -66,14 +71,34 @@ func (s *Supervisor) configure(ctx context.Context, spec Spec, r *running) error
 	if err == nil {
 		return nil
 	}
-	select {
-	case <-r.ended():
+	if diedWith(r, err) {
 		// Why it died says more than that the call failed.
 		err = withLines(r, sdk.Errorf(codeOr(r.cause(), sdk.PluginExited), "while configuring: %w", r.cause()))
-	default:
 	}
 	s.dispose(r, true)
 	return named(spec.Name, err)
+}
+
+// diedWith reports whether the instance has ended. If the error says that it
+// is about to, it waits a moment for the reason.
+func diedWith(p process, err error) bool {
+	wait := time.Duration(0)
+	if errors.Is(err, sdk.PluginExited) {
+		wait = deathGrace
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-p.ended():
+		return true
+	case <-t.C:
+	}
+	select {
+	case <-p.ended():
+		return true
+	default:
+		return false
+	}
 }
 
 func (s *Supervisor) tryConfigure(ctx context.Context, spec Spec, r *running) error {

@@ -32,11 +32,12 @@ func (s *Supervisor) starting() step {
 		}
 		return nil
 	}
-	s.first.set(err)
 	if err != nil {
+		s.first.set(err)
 		return s.failed(armed, 0, err)
 	}
 	s.up(r)
+	s.first.set(nil)
 	return s.running
 }
 
@@ -156,8 +157,8 @@ func (s *Supervisor) replace(ctx context.Context, spec Spec) error {
 	}
 	s.spec = spec
 	s.countRestart()
-	s.first.set(nil)
 	s.up(next)
+	s.first.set(nil)
 	if old != nil {
 		s.drain(ctx, old, next.ended())
 		s.retire(old)
