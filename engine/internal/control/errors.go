@@ -84,6 +84,12 @@ func peerGone(method, address string, cause error) *sdk.Error {
 	return callError(fromKernel, sdk.Unavailable, method, address, "nothing listens there (connection refused)", cause)
 }
 
+// invalidReply is the error of a reply that fails the checks. The peer is
+// alive, and nothing of the reply may be used.
+func invalidReply(method, address string, err error) *sdk.Error {
+	return callError(fromPeer, sdk.Refused, method, address, "the peer's reply is invalid: "+err.Error(), nil)
+}
+
 func clientClosed(method, address string) *sdk.Error {
 	return callError(fromHere, sdk.Closed, method, address, "the client is closed", nil)
 }

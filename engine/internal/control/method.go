@@ -97,10 +97,20 @@ func cloneTransports(ts []Transport) []Transport {
 	}
 	out := make([]Transport, len(ts))
 	for i, t := range ts {
-		t.Attributes = maps.Clone(t.Attributes)
+		if t.Attributes = maps.Clone(t.Attributes); len(t.Attributes) == 0 {
+			t.Attributes = nil
+		}
 		out[i] = t
 	}
 	return out
+}
+
+// cloneBytes, like a wire, does not tell empty from nil.
+func cloneBytes(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return bytes.Clone(b)
 }
 
 // clone drops the monotonic clock reading, as a wire does.
@@ -120,12 +130,12 @@ func (r HelloReply) clone() HelloReply {
 }
 
 func (r BootstrapRequest) clone() BootstrapRequest {
-	r.Offer = bytes.Clone(r.Offer)
+	r.Offer = cloneBytes(r.Offer)
 	return r
 }
 
 func (r BootstrapReply) clone() BootstrapReply {
-	r.Answer = bytes.Clone(r.Answer)
+	r.Answer = cloneBytes(r.Answer)
 	return r
 }
 

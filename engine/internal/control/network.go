@@ -372,7 +372,7 @@ func received[Q request[Q], R reply[Q, R]](m method[Q, R], address string, q Q, 
 		return zero, callError(fromPeer, code, m.name, address, text, nil)
 	}
 	if err := r.checkFor(q); err != nil {
-		return zero, callError(fromPeer, sdk.Refused, m.name, address, "the peer's reply is invalid: "+err.Error(), nil)
+		return zero, invalidReply(m.name, address, err)
 	}
 	return r, nil
 }

@@ -1,0 +1,156 @@
+package control
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/control/pb"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Conversions between messages and their wire form. Those from the wire take
+// anything a peer may send, nil included, and leave to the checks what a
+// missing value means; they fail only for what has no Go form.
+
+func incarnationFrom(field string, b []byte) (sdk.Incarnation, error) {
+	var i sdk.Incarnation
+	if len(b) != 0 && len(b) != len(i) {
+		return i, sdk.Errorf(sdk.InvalidArgument, "%s has %d bytes, not %d", field, len(b), len(i))
+	}
+	copy(i[:], b)
+	return i, nil
+}
+
+func nodeTo(n Node) *pb.Node {
+	return &pb.Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation[:], StartedUnixNanos: n.Started.UnixNano()}
+}
+
+func nodeFrom(field string, m *pb.Node) (Node, error) {
+	i, err := incarnationFrom(field+".incarnation", m.GetIncarnation())
+	n := Node{Name: m.GetName(), Address: m.GetAddress(), Incarnation: i}
+	if at := m.GetStartedUnixNanos(); at != 0 {
+		n.Started = time.Unix(0, at)
+	}
+	return n, err
+}
+
+func transportsTo(ts []Transport) []*pb.Transport {
+	var out []*pb.Transport
+	for _, t := range ts {
+		m := &pb.Transport{Name: t.Name, Instance: t.Instance, MaxFrame: uint32(t.MaxFrame)}
+		for _, k := range slices.Sorted(maps.Keys(t.Attributes)) {
+			m.Attributes = append(m.Attributes, &pb.Attribute{Key: []byte(k), Value: []byte(t.Attributes[k])})
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// transportsFrom bounds what it allocates; the checks bound what is inside.
+func transportsFrom(ms []*pb.Transport) ([]Transport, error) {
+	if len(ms) > maxTransports {
+		return nil, sdk.Errorf(sdk.TooLarge, "transports has %d entries, the limit is %d", len(ms), maxTransports)
+	}
+	var out []Transport
+	for i, m := range ms {
+		t := Transport{Name: m.GetName(), Instance: m.GetInstance(), MaxFrame: int(m.GetMaxFrame())}
+		if n := len(m.GetAttributes()); n > maxAttributes {
+			return nil, sdk.Errorf(sdk.TooLarge, "transports[%d].attributes has %d entries, the limit is %d", i, n, maxAttributes)
+		} else if n > 0 {
+			t.Attributes = make(sdk.Attributes, n)
+		}
+		for _, a := range m.GetAttributes() {
+			k := string(a.GetKey())
+			if _, ok := t.Attributes[k]; ok {
+				return nil, sdk.Errorf(sdk.InvalidArgument, "transports[%d].attributes repeats %.64q", i, k)
+			}
+			t.Attributes[k] = string(a.GetValue())
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+func helloRequestTo(q HelloRequest) *pb.HelloRequest {
+	return &pb.HelloRequest{From: nodeTo(q.From), Proto: uint32(q.Proto), Session: q.Session, Replaces: q.Replaces,
+		Transports: transportsTo(q.Transports), Version: q.Version}
+}
+
+func helloRequestFrom(m *pb.HelloRequest) (HelloRequest, error) {
+	from, err := nodeFrom("from", m.GetFrom())
+	ts, err2 := transportsFrom(m.GetTransports())
+	return HelloRequest{From: from, Proto: int(m.GetProto()), Session: m.GetSession(), Replaces: m.GetReplaces(),
+		Transports: ts, Version: m.GetVersion()}, first(err, err2)
+}
+
+func helloReplyTo(r HelloReply) *pb.HelloReply {
+	return &pb.HelloReply{Node: nodeTo(r.Node), Proto: uint32(r.Proto), Session: r.Session,
+		RoomSeq: r.Room.Seq, RoomBytes: r.Room.Bytes, Transports: transportsTo(r.Transports), Version: r.Version}
+}
+
+func helloReplyFrom(m *pb.HelloReply) (HelloReply, error) {
+	n, err := nodeFrom("node", m.GetNode())
+	ts, err2 := transportsFrom(m.GetTransports())
+	return HelloReply{Node: n, Proto: int(m.GetProto()), Session: m.GetSession(),
+		Room: Room{Seq: m.GetRoomSeq(), Bytes: m.GetRoomBytes()}, Transports: ts, Version: m.GetVersion()}, first(err, err2)
+}
+
+func bootstrapRequestTo(q BootstrapRequest) *pb.BootstrapRequest {
+	return &pb.BootstrapRequest{From: q.From[:], To: q.To[:], Transport: q.Transport, FromInstance: q.FromInstance,
+		ToInstance: q.ToInstance, Path: q.Path, Generation: q.Generation, Offer: q.Offer}
+}
+
+func bootstrapRequestFrom(m *pb.BootstrapRequest) (BootstrapRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	to, err2 := incarnationFrom("to", m.GetTo())
+	return BootstrapRequest{From: from, To: to, Transport: m.GetTransport(), FromInstance: m.GetFromInstance(),
+		ToInstance: m.GetToInstance(), Path: m.GetPath(), Generation: m.GetGeneration(), Offer: m.GetOffer()}, first(err, err2)
+}
+
+func bootstrapReplyTo(r BootstrapReply) *pb.BootstrapReply {
+	return &pb.BootstrapReply{Answer: r.Answer}
+}
+
+func bootstrapReplyFrom(m *pb.BootstrapReply) (BootstrapReply, error) {
+	return BootstrapReply{Answer: m.GetAnswer()}, nil
+}
+
+func probeRequestTo(q ProbeRequest) *pb.ProbeRequest { return &pb.ProbeRequest{From: q.From[:]} }
+
+func probeRequestFrom(m *pb.ProbeRequest) (ProbeRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	return ProbeRequest{From: from}, err
+}
+
+func probeReplyTo(r ProbeReply) *pb.ProbeReply { return &pb.ProbeReply{Node: nodeTo(r.Node)} }
+
+func probeReplyFrom(m *pb.ProbeReply) (ProbeReply, error) {
+	n, err := nodeFrom("node", m.GetNode())
+	return ProbeReply{Node: n}, err
+}
+
+func changedRequestTo(q ChangeRequest) *pb.ChangedRequest {
+	return &pb.ChangedRequest{From: q.From[:], Transports: transportsTo(q.Transports), Version: q.Version}
+}
+
+func changedRequestFrom(m *pb.ChangedRequest) (ChangeRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	ts, err2 := transportsFrom(m.GetTransports())
+	return ChangeRequest{From: from, Transports: ts, Version: m.GetVersion()}, first(err, err2)
+}
+
+func changedReplyTo(none) *pb.ChangedReply            { return &pb.ChangedReply{} }
+func changedReplyFrom(*pb.ChangedReply) (none, error) { return none{}, nil }
+
+func goodbyeRequestTo(q GoodbyeRequest) *pb.GoodbyeRequest {
+	return &pb.GoodbyeRequest{From: q.From[:]}
+}
+
+func goodbyeRequestFrom(m *pb.GoodbyeRequest) (GoodbyeRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	return GoodbyeRequest{From: from}, err
+}
+
+func goodbyeReplyTo(goodbyeReply) *pb.GoodbyeReply            { return &pb.GoodbyeReply{} }
+func goodbyeReplyFrom(*pb.GoodbyeReply) (goodbyeReply, error) { return goodbyeReply{}, nil }
