@@ -81,15 +81,15 @@ func (p *batch) parse(b []byte) (used int, err error) {
 	return used, nil
 }
 
-// unstarted counts the frames in b that begin at or after from, in bytes that
-// begin with a record of which skip bytes have been cut off in front.
-func unstarted(b []byte, skipped int) (frames int) {
+// unstarted counts the frames of which no byte has left, in whole records of
+// which the first written bytes have.
+func unstarted(b []byte, written int) (frames int) {
 	for pos := 0; pos+headerLen <= len(b); {
 		kind, length, err := parseHeader(b[pos:])
 		if err != nil {
 			return frames // not ours: what the writer encodes is valid
 		}
-		if kind == kindFrame && pos >= skipped {
+		if kind == kindFrame && pos >= written {
 			frames++
 		}
 		pos += headerLen + length

@@ -1,0 +1,15 @@
+package rpctransport
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestLoad(t *testing.T)           { rigtest.Load(t, New, 2000, 1<<20) }
+func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 300) }
+func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, listenerName, New) }
