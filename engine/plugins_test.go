@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// script writes an executable file that stands for a plugin's binary.
+func script(t *testing.T, dir, name, content string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+content), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func pluginStates(t *testing.T, cfg Config) map[string]PluginState {
+	t.Helper()
+	list, err := FindPlugins(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]PluginState{}
+	for _, p := range list {
+		states[p.Name] = p.State()
+	}
+	return states
+}
+
+func TestPluginsAgainstTheLock(t *testing.T) {
+	t.Setenv(PluginPathVariable, "")
+	dir := t.TempDir()
+	cfg := Config{Plugins: PluginsConfig{Dir: dir}}
+	script(t, dir, "hawser-tcp", "exit 0")
+	script(t, dir, "hawser-extra", "exit 0")
+	if err := os.WriteFile(filepath.Join(dir, "hawser-notes"), nil, 0o644); err != nil {
+		t.Fatal(err) // not executable: no plugin
+	}
+	want := map[string]PluginState{"tcp": PluginUnlisted, "rpcfallback": PluginMissing, "extra": PluginUnlisted}
+	if got := pluginStates(t, cfg); !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+
+	file, changed, err := UpdatePluginLock(cfg)
+	if err != nil || file != filepath.Join(dir, "plugins.lock") || !reflect.DeepEqual(changed, []string{"tcp", "extra"}) {
+		t.Fatalf("%s %v %v", file, changed, err)
+	}
+	if _, changed, err = UpdatePluginLock(cfg); err != nil || changed != nil {
+		t.Errorf("a second update: %v %v", changed, err)
+	}
+	script(t, dir, "hawser-tcp", "exit 1")
+	want["tcp"], want["extra"] = PluginChanged, PluginApproved
+	if got := pluginStates(t, cfg); !reflect.DeepEqual(got, want) {
+		t.Fatalf("got %v, want %v", got, want)
+	}
+
+	_, _, err = DescribePlugin(t.Context(), cfg, "tcp")
+	if !errors.Is(err, sdk.InvalidArgument) || !strings.Contains(err.Error(), "not the one that was approved") {
+		t.Errorf("a changed plugin was run: %v", err)
+	}
+	faults, err := CheckPlugins(t.Context(), cfg)
+	if err != nil || len(faults) != 2 {
+		t.Errorf("%v %v", faults, err)
+	}
+	if _, changed, err = UpdatePluginLock(cfg, "hawser-tcp"); err != nil || !reflect.DeepEqual(changed, []string{"tcp"}) {
+		t.Errorf("%v %v", changed, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "hawser-extra")); err != nil {
+		t.Fatal(err)
+	}
+	want["tcp"], want["extra"] = PluginApproved, PluginMissing
+	if got := pluginStates(t, cfg); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestMissingPluginsNameEveryPlace(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	t.Setenv(PluginPathVariable, two)
+	cfg := Config{Plugins: PluginsConfig{Dir: one}}
+	_, _, described := DescribePlugin(t.Context(), cfg, "nosuch")
+	_, _, updated := UpdatePluginLock(cfg, "tcp")
+	for _, err := range []error{described, updated} {
+		if err == nil || !strings.Contains(err.Error(), one) || !strings.Contains(err.Error(), two) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if _, _, err := UpdatePluginLock(cfg, "nosuch"); !errors.Is(err, sdk.InvalidArgument) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPluginOfATransportsOwn(t *testing.T) {
+	dir := t.TempDir()
+	path := script(t, dir, "mine", "exit 3")
+	cfg := Config{
+		Notification: NotificationConfig{RPCFallback: new(false)},
+		Transports: []TransportConfig{
+			{Name: "a", Plugin: path, SHA256: strings.Repeat("0", 64)}, {Name: "b", Plugin: path, SHA256: strings.Repeat("0", 64)},
+		},
+	}
+	list, err := FindPlugins(cfg)
+	if err != nil || len(list) == 0 {
+		t.Fatal(err)
+	}
+	p := list[0]
+	if p.Path != path || p.State() != PluginChanged || !reflect.DeepEqual(p.Transports, []string{"a", "b"}) {
+		t.Errorf("got %+v", p)
+	}
+	// A path is run as it was asked for.
+	if _, _, err := DescribePlugin(t.Context(), cfg, path); err == nil || strings.Contains(err.Error(), "approved") {
+		t.Errorf("got %v", err)
+	}
+}
