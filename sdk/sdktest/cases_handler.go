@@ -15,7 +15,7 @@ import (
 func handlerSerial(r *rig) {
 	a, b := r.connect(r.a, r.b)
 	gate := make(chan struct{})
-	b.gate = gate
+	b.setup(func() { b.gate = gate })
 	open := sync.OnceFunc(func() { close(gate) })
 	defer open()
 	a.send(payload(1, 10))
@@ -39,13 +39,15 @@ func handlerSerial(r *rig) {
 func handlerCallsBack(r *rig) {
 	a, b := r.connect(r.a, r.b)
 	var failed atomic.Int32
-	b.onReceived = func(frames [][]byte) {
-		for _, f := range frames {
-			if b.push(bytes.Clone(f)) != nil {
-				failed.Add(1)
+	b.setup(func() {
+		b.onReceived = func(frames [][]byte) {
+			for _, f := range frames {
+				if b.push(bytes.Clone(f)) != nil {
+					failed.Add(1)
+				}
 			}
 		}
-	}
+	})
 	const n = 50
 	for k := range n {
 		a.send(payload(k, 100))
@@ -60,13 +62,13 @@ func handlerCallsBack(r *rig) {
 	}
 
 	a, b = r.connect(r.a, r.b)
-	b.onReceived = func([][]byte) { b.ep.Close(); b.ep.Close() }
+	b.setup(func() { b.onReceived = func([][]byte) { b.ep.Close(); b.ep.Close() } })
 	a.send(payload(1, 10))
 	b.wantEnd(sdk.Closed)
 	a.waitEnded()
 
 	a, b = r.connect(r.a, r.b)
-	a.onCompleted = func([]sdk.Completion) { a.ep.Close() }
+	a.setup(func() { a.onCompleted = func([]sdk.Completion) { a.ep.Close() } })
 	a.send(payload(1, 10))
 	a.wantEnd(sdk.Closed)
 	b.waitEnded()
@@ -76,7 +78,7 @@ func handlerCallsBack(r *rig) {
 func handlerSlow(r *rig) {
 	a, b := r.connect(r.a, r.b)
 	gate := make(chan struct{})
-	b.gate = gate
+	b.setup(func() { b.gate = gate })
 	open := sync.OnceFunc(func() { close(gate) })
 	defer open()
 	a.send(payload(0, 10))

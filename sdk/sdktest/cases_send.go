@@ -186,7 +186,7 @@ func sendAfterClose(r *rig) {
 func sendDoesNotBlock(r *rig) {
 	a, b := r.connect(r.a, r.b)
 	gate := make(chan struct{})
-	b.gate = gate
+	b.setup(func() { b.gate = gate })
 	defer func() {
 		close(gate)
 		if !r.Failed() {

@@ -21,13 +21,14 @@ type witness struct {
 	ep   sdk.Endpoint // set once Connect or Accept has returned
 	busy atomic.Int32
 
-	// Set before the traffic that they are for.
+	mu      sync.Mutex
+	changed chan struct{}
+
+	// Set by setup, before the traffic that they are for.
 	gate        chan struct{} // Received waits until it is closed
 	onReceived  func(frames [][]byte)
 	onCompleted func(cs []sdk.Completion)
 
-	mu       sync.Mutex
-	changed  chan struct{}
 	nextID   uint64
 	sent     [][]byte                  // by id-1: what was taken
 	open     map[uint64]int            // without an outcome: size
@@ -59,6 +60,13 @@ func (w *witness) attach(ep sdk.Endpoint) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ep = ep
+}
+
+// setup changes how the handler behaves.
+func (w *witness) setup(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
 }
 
 // makeAbsent: the endpoint does not exist, and the handler is never called.
@@ -110,9 +118,10 @@ func (w *witness) Completed(cs []sdk.Completion) {
 		w.completeLocked(c)
 	}
 	w.changeLocked()
+	react := w.onCompleted
 	w.mu.Unlock()
-	if w.onCompleted != nil {
-		w.onCompleted(cs)
+	if react != nil {
+		react(cs)
 	}
 	clear(cs)
 }
@@ -145,12 +154,13 @@ func (w *witness) Received(frames [][]byte) {
 	w.mu.Lock()
 	w.inside++
 	w.changeLocked()
+	gate, react := w.gate, w.onReceived
 	w.mu.Unlock()
-	if w.gate != nil {
-		<-w.gate
+	if gate != nil {
+		<-gate
 	}
-	if w.onReceived != nil {
-		w.onReceived(frames)
+	if react != nil {
+		react(frames)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
