@@ -5,7 +5,13 @@ package pluginhost
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
 	"fmt"
+	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -50,6 +56,7 @@ func init() {
 		"elsewhere":  func() { handshake("1|1|tcp|127.0.0.1:22|grpc|" + strings.Repeat("A", 100)) },
 		"plain":      func() { handshake("1|1|unix|" + socketPath() + "|grpc|") },
 		"bad cert":   func() { handshake("1|1|unix|" + socketPath() + "|grpc|" + strings.Repeat("A", 100)) },
+		"cert":       func() { handshake("1|1|unix|" + socketPath() + "|grpc|" + certificate()) },
 		"endless":    func() { handshake(strings.Repeat("A", 1<<20)) },
 		"host":       beHost,
 		"babble":     func() { babble(); sdk.Serve(&player{}) },
@@ -178,6 +185,20 @@ func socketPath() string {
 		panic(err)
 	}
 	return path
+}
+
+// certificate is one that parses.
+func certificate() string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return base64.RawStdEncoding.EncodeToString(der)
 }
 
 // chat writes what makes go-plugin's own reader of stderr panic.

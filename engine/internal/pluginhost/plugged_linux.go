@@ -98,7 +98,8 @@ func start(ctx context.Context, opts Options, froze *freeze.Detector, log *slog.
 // go-plugin's own calls have no deadline, so the process is killed when ctx
 // ends, and that ends them.
 func (p *plugged) greet(ctx context.Context, dir string) error {
-	cfg := clientConfig(p.name, dir, p.opts.StartTimeout, p.run)
+	// Ours ends first, and says what it is.
+	cfg := clientConfig(p.name, dir, 2*p.opts.StartTimeout+time.Minute, p.run)
 	p.run.started = func() {
 		go p.pump()
 		go p.guard()

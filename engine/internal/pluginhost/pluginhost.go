@@ -53,6 +53,8 @@ type Observer interface {
 	// Down: the instance is gone, all its endpoints have ended. err is nil
 	// after an orderly stop.
 	Down(old *Instance, err error)
-	// Quarantined: the crash budget is used up.
+	// Quarantined: the crash budget is used up, or starting again soon cannot
+	// help (no such device, a wrong checksum). It is called again when an
+	// attempt out of quarantine has failed.
 	Quarantined(err error)
 }

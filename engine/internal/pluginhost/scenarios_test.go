@@ -197,6 +197,23 @@ func TestReplaceOfAProcess(t *testing.T) {
 	}
 }
 
+// A process that is slow to go is counted, its endpoints' end is not waited
+// for, and when it has gone after all, the count is back at zero.
+func TestAbandonedProcess(t *testing.T) {
+	tr := troupeOf(t, actor(t, "good"), Options{AbandonAfter: time.Nanosecond})
+	tr.up(t)
+	_ = unix.Kill(tr.Status().PID, unix.SIGSTOP)
+	tr.rec.insts[1].Transport.(interface{ Abort(error) }).Abort(errors.New("given up by the test"))
+	tr.rec.wait(t, "up 2", 1)
+	expect(t, tr.rec, "up 1", "down 1: plugin exited", "up 2")
+	waitForLog(t, tr, "instance abandoned")
+	for end := time.Now().Add(10 * time.Second); tr.Status().Abandoned > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("still counted")
+		}
+	}
+}
+
 func TestOrderlyStopNeedsNoForce(t *testing.T) {
 	tr := troupeOf(t, actor(t, "good"), Options{StopTimeout: time.Minute})
 	tr.up(t)
