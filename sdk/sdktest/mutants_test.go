@@ -642,9 +642,7 @@ func TestSuiteFindsMutants(t *testing.T) {
 func TestSuiteSparesTheSound(t *testing.T) {
 	for _, c := range cases {
 		h := mutantHarness(is(defect{}))
-		var skip string
-		synctest.Test(t, func(t *testing.T) { skip = c.reason(h, h.New(t).Describe()) })
-		if skip != "" {
+		if c.reason(h, h.New(t).Describe()) != "" {
 			continue
 		}
 		if rec := verdict(t, c.name, h); rec.Failed() {

@@ -1,6 +1,7 @@
 package sdktest
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 	"testing/synctest"
@@ -51,24 +52,35 @@ type Harness struct {
 //	}
 func Run(t *testing.T, h Harness) {
 	t.Helper()
+	d := describe(t, h)
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			if !h.bubble {
+			switch why := c.reason(h, d); {
+			case why != "":
+				t.Skip(why)
+			case h.bubble:
+				synctest.Test(t, func(t *testing.T) { c.execute(t, h) })
+			default:
 				c.execute(t, h)
-				return
-			}
-			var skip string
-			synctest.Test(t, func(t *testing.T) {
-				skip = c.reason(h, h.New(t).Describe())
-				if skip == "" {
-					c.execute(t, h)
-				}
-			})
-			if skip != "" {
-				t.Skip(skip)
 			}
 		})
 	}
+}
+
+// describe asks an instance of its own, which does nothing else.
+func describe(t testing.TB, h Harness) sdk.Description {
+	t.Helper()
+	tr := h.New(t)
+	if tr == nil {
+		t.Fatal("Harness.New returned nil")
+	}
+	d := tr.Describe()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := tr.Close(ctx); err != nil {
+		t.Fatalf("Close before Configure: %v", err)
+	}
+	return d
 }
 
 // testCase is one line of the suite.
@@ -94,7 +106,7 @@ func (c testCase) reason(h Harness, d sdk.Description) string {
 	return ""
 }
 
-// execute runs the case to its end, or skips it.
+// execute runs the case to its end.
 func (c testCase) execute(t testing.TB, h Harness) {
 	t.Helper()
 	if h.Settings == nil {
@@ -108,9 +120,6 @@ func (c testCase) execute(t testing.TB, h Harness) {
 	defer r.finish(before)
 	first := r.make("a")
 	r.desc = first.tr.Describe()
-	if why := c.reason(h, r.desc); why != "" {
-		t.Skip(why)
-	}
 	r.limits = r.desc.Limits.WithDefaults()
 	if !c.bare {
 		r.a, r.b = first, r.make("b")

@@ -18,6 +18,6 @@ func TestConformance(t *testing.T) {
 	sdktest.Run(t, sdktest.Harness{
 		New:         func(testing.TB) sdk.Transport { return simple.New() },
 		BadSettings: []json.RawMessage{json.RawMessage(`{"lisen": "127.0.0.1:0"}`)},
-		Arrive:      2 * time.Second,
+		Arrive:      time.Second,
 	})
 }

@@ -26,7 +26,7 @@ import (
 const (
 	path        = "tcp"           // the one way to a peer
 	attrAddress = "address"       // where peers find us
-	patience    = 2 * time.Second // for a peer to arrive, and to greet
+	patience    = 1 * time.Second // for a peer to arrive, and to greet
 	maxFrame    = 64 << 10
 	maxInflight = 1024    // frames of one endpoint without a receipt
 	maxBytes    = 4 << 20 // the same, in bytes
