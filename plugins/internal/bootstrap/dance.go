@@ -2,7 +2,6 @@ package bootstrap
 
 import (
 	"context"
-	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/address"
 	"github.com/hawser-transport/hawser/sdk"
@@ -55,32 +54,4 @@ func PeerName(t sdk.Target) string {
 		name += " at " + addr
 	}
 	return name
-}
-
-// While a listener is shared, during a replacement, a connection may reach the
-// instance that did not answer. Dialing again has an even chance each time.
-const (
-	firstRetry = time.Millisecond
-	lastRetry  = 100 * time.Millisecond
-	maxRetries = 16
-)
-
-// Persist dials until it has reached the instance that it is meant for.
-func Persist(ctx context.Context, dial func() (Verdict, error)) error {
-	wait := firstRetry
-	for attempt := 0; ; attempt++ {
-		verdict, err := dial()
-		if err != nil {
-			return err
-		}
-		if verdict != WrongInstance || attempt == maxRetries {
-			return verdict.Err()
-		}
-		select {
-		case <-time.After(wait):
-			wait = min(2*wait, lastRetry)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }

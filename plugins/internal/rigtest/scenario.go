@@ -13,9 +13,9 @@ import (
 
 // Load sends frames of random sizes both ways at once and compares all of
 // them.
-func Load(t *testing.T, make func() sdk.Transport, frames, largest int) {
+func Load(t *testing.T, fresh func() sdk.Transport, frames, largest int) {
 	t.Helper()
-	a, b := Start(t, make(), sdk.Config{Instance: 1}), Start(t, make(), sdk.Config{Instance: 2})
+	a, b := Start(t, fresh(), sdk.Config{Instance: 1}), Start(t, fresh(), sdk.Config{Instance: 2})
 	ra, rb := NewRecorder(t), NewRecorder(t)
 	ea, eb := Connect(t, a, b, 1, ra, rb)
 	ways := []struct {
@@ -70,9 +70,9 @@ func randomFrames(seed uint64, n, largest int) [][]byte {
 
 // Cycles connects and closes, from either side in turn, and looks for
 // descriptors that are left; the caller's TestMain looks for goroutines.
-func Cycles(t *testing.T, make func() sdk.Transport, n int) {
+func Cycles(t *testing.T, fresh func() sdk.Transport, n int) {
 	t.Helper()
-	a, b := Start(t, make(), sdk.Config{Instance: 1}), Start(t, make(), sdk.Config{Instance: 2})
+	a, b := Start(t, fresh(), sdk.Config{Instance: 1}), Start(t, fresh(), sdk.Config{Instance: 2})
 	cycle := func(i int) {
 		ra, rb := NewRecorder(t), NewRecorder(t)
 		ea, eb := Connect(t, a, b, uint64(i+1), ra, rb)
@@ -117,7 +117,7 @@ func Descriptors() int {
 // SharedListener lets two instances accept on one socket, as during a
 // replacement, and connects to each of them many times; then one drains and
 // the other goes on.
-func SharedListener(t *testing.T, listener string, make func() sdk.Transport) {
+func SharedListener(t *testing.T, listener string, fresh func() sdk.Transport) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -136,9 +136,9 @@ func SharedListener(t *testing.T, listener string, make func() sdk.Transport) {
 		}
 		return map[string]net.Listener{listener: lent}
 	}
-	a := Start(t, make(), sdk.Config{Instance: 1})
-	before := Start(t, make(), sdk.Config{Instance: 2, Listeners: lend()})
-	after := Start(t, make(), sdk.Config{Instance: 3, Listeners: lend()})
+	a := Start(t, fresh(), sdk.Config{Instance: 1})
+	before := Start(t, fresh(), sdk.Config{Instance: 2, Listeners: lend()})
+	after := Start(t, fresh(), sdk.Config{Instance: 3, Listeners: lend()})
 	if before.Setup.Attributes["addr"] != after.Setup.Attributes["addr"] {
 		t.Fatalf("two addresses: %v and %v", before.Setup.Attributes, after.Setup.Attributes)
 	}

@@ -95,18 +95,25 @@ func (s *service) claim(ctx context.Context) (*endpoint, bootstrap.Verdict) {
 	case j.Kind != bootstrap.Frames:
 		return nil, bootstrap.WrongKind
 	}
-	return s.t.pending.Claim(j)
+	e, verdict := s.t.pending.Claim(j)
+	if verdict == bootstrap.WrongInstance {
+		s.t.gate.courtesy.Ask()
+	}
+	return e, verdict
 }
 
 // gate is a listener that turns connections away while there are too many.
 type gate struct {
 	net.Listener
-	open atomic.Int64
+	done     <-chan struct{} // closed when the transport closes
+	open     atomic.Int64
+	courtesy bootstrap.Courtesy
 }
 
 // Accept implements net.Listener.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
+		g.courtesy.Pause(g.done)
 		conn, err := g.Listener.Accept()
 		if err != nil {
 			return nil, err

@@ -3,7 +3,6 @@ package rpctransport
 import (
 	"context"
 	"encoding/json"
-	"net"
 
 	"google.golang.org/grpc"
 
@@ -29,7 +28,7 @@ type Transport struct {
 	instance uint64
 	addr     string
 	pending  *bootstrap.Pending[*endpoint]
-	ln       net.Listener
+	gate     *gate
 	server   *grpc.Server
 }
 
@@ -63,9 +62,9 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		err = t.life.Open(func() error {
 			t.settings, t.instance, t.addr = s, cfg.Instance, addr
 			t.pending = bootstrap.NewPending[*endpoint](cfg.Instance)
-			t.ln, t.server = &gate{Listener: ln}, newServer(t)
+			t.gate, t.server = &gate{Listener: ln, done: t.life.Done()}, newServer(t)
 			// Serve returns when the listener is closed; why it did is known.
-			t.life.Tasks.Go(func() { _ = t.server.Serve(t.ln) })
+			t.life.Tasks.Go(func() { _ = t.server.Serve(t.gate) })
 			return nil
 		})
 	}
@@ -87,7 +86,7 @@ func (t *Transport) Drain(context.Context) error {
 	if err := t.life.Drain(); err != nil {
 		return err
 	}
-	_ = t.ln.Close()
+	_ = t.gate.Close()
 	for _, e := range t.pending.All() {
 		e.out.end(sdk.Errorf(sdk.Unavailable, "draining before %s has connected", e.peer))
 	}

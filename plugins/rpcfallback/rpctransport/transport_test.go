@@ -10,6 +10,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestLoad(t *testing.T)           { rigtest.Load(t, New, 2000, 1<<20) }
+func TestLoad(t *testing.T)           { rigtest.Load(t, New, 400, 1<<20) }
 func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 300) }
 func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, listenerName, New) }
+
+func Benchmark(b *testing.B) { rigtest.Bench(b, Name, New) }

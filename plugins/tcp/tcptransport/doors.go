@@ -27,6 +27,8 @@ type doors struct {
 	// or an answered probe.
 	turnedAway atomic.Uint64
 
+	courtesy bootstrap.Courtesy
+
 	mu       sync.Mutex
 	shut     bool
 	halfOpen list.List // of net.Conn, oldest first
@@ -51,6 +53,7 @@ func (d *doors) serve() {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
 	for {
+		d.courtesy.Pause(d.t.life.Done())
 		conn, err := d.ln.Accept()
 		if err == nil {
 			pause = firstPause
@@ -124,6 +127,9 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	var e *endpoint
 	if verdict == bootstrap.Welcome && j.Kind == bootstrap.Frames {
 		e, verdict = d.t.pending.Claim(j)
+	}
+	if verdict == bootstrap.WrongInstance {
+		d.courtesy.Ask()
 	}
 	if verdict != bootstrap.Welcome {
 		d.turnAway(conn, verdict.String())

@@ -19,3 +19,5 @@ func pair(t testing.TB) (a, b *rigtest.Node) {
 func TestLoad(t *testing.T)           { rigtest.Load(t, New, 5000, maxFrame) }
 func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 1000) }
 func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, listenerName, New) }
+
+func Benchmark(b *testing.B) { rigtest.Bench(b, Name, New) }

@@ -1,4 +1,4 @@
-package tcptransport
+package rigtest
 
 import (
 	"bufio"
@@ -9,16 +9,21 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
-// Each benchmark has two contenders that share their round: plain TCP, written
-// as well as a person would for that one purpose and with no receipts beyond
-// the last, and the transport, every frame of which gets its outcome.
-// Run with -count and compare the medians' ratio.
-
 const burst = 2000
+
+// Bench compares a transport, within one process, with plain TCP. Each
+// benchmark has two contenders that share their round: plain TCP, written as
+// well as a person would for that one purpose, with one reply after the last
+// message, and the transport, every frame of which gets its outcome. Run it
+// with -count and compare the medians' ratio.
+func Bench(b *testing.B, name string, fresh func() sdk.Transport) {
+	b.Run("RoundTrip", func(b *testing.B) { benchRoundTrip(b, name, fresh) })
+	b.Run("Burst", func(b *testing.B) { benchBurst(b, name, fresh) })
+	b.Run("OneWay", func(b *testing.B) { benchOneWay(b, name, fresh) })
+}
 
 // plainPair is a TCP connection to oneself.
 func plainPair(tb testing.TB) (a, b net.Conn) {
@@ -61,7 +66,7 @@ func (h *hook) Completed(cs []sdk.Completion) {
 
 func (h *hook) Ended(error) {}
 
-func BenchmarkRoundTrip(b *testing.B) {
+func benchRoundTrip(b *testing.B, name string, fresh func() sdk.Transport) {
 	b.Run("plain", func(b *testing.B) {
 		x, y := plainPair(b)
 		go io.Copy(y, struct{ io.Reader }{y}) //nolint:errcheck // ends with the pair
@@ -76,12 +81,12 @@ func BenchmarkRoundTrip(b *testing.B) {
 			}
 		}
 	})
-	b.Run("tcp", func(b *testing.B) {
+	b.Run(name, func(b *testing.B) {
 		var there, back hook
 		var left atomic.Int64
-		na, nb := pair(b)
-		ea, eb := rigtest.Connect(b, na, nb, 1, &there, &back)
-		sa, sb := &rigtest.Sender{Endpoint: ea}, &rigtest.Sender{Endpoint: eb}
+		na, nb := Start(b, fresh(), sdk.Config{Instance: 1}), Start(b, fresh(), sdk.Config{Instance: 2})
+		ea, eb := Connect(b, na, nb, 1, &there, &back)
+		sa, sb := &Sender{Endpoint: ea}, &Sender{Endpoint: eb}
 		finished := make(chan struct{})
 		back.received = func(frames [][]byte) { _ = sb.Try(frames[0]) }
 		there.received = func(frames [][]byte) {
@@ -99,8 +104,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	})
 }
 
-// BenchmarkBurst is the time from the first of 2000 sends to the last receipt.
-func BenchmarkBurst(b *testing.B) {
+// benchBurst is the time from the first of 2000 sends to the last receipt.
+func benchBurst(b *testing.B, name string, fresh func() sdk.Transport) {
 	b.Run("plain", func(b *testing.B) {
 		x, y := plainPair(b)
 		go plainSink(y, 64, burst)
@@ -118,8 +123,8 @@ func BenchmarkBurst(b *testing.B) {
 			}
 		}
 	})
-	b.Run("tcp", func(b *testing.B) {
-		s := newCounted(b)
+	b.Run(name, func(b *testing.B) {
+		s := newCounted(b, fresh)
 		msg := make([]byte, 64)
 		b.ReportAllocs()
 		for b.Loop() {
@@ -131,13 +136,13 @@ func BenchmarkBurst(b *testing.B) {
 	})
 }
 
-// BenchmarkOneWay is the time per message of an endless stream, which the
+// benchOneWay is the time per message of an endless stream, which the
 // receiver counts.
-func BenchmarkOneWay(b *testing.B) {
+func benchOneWay(b *testing.B, name string, fresh func() sdk.Transport) {
 	for _, c := range []struct {
 		name string
 		size int
-	}{{"64B", 64}, {"64KiB", maxFrame}} {
+	}{{"64B", 64}, {"64KiB", 64 << 10}} {
 		b.Run(c.name+"/plain", func(b *testing.B) {
 			x, y := plainPair(b)
 			go plainSink(y, c.size, b.N)
@@ -155,8 +160,8 @@ func BenchmarkOneWay(b *testing.B) {
 				b.Fatal(err)
 			}
 		})
-		b.Run(c.name+"/tcp", func(b *testing.B) {
-			s := newCounted(b)
+		b.Run(c.name+"/"+name, func(b *testing.B) {
+			s := newCounted(b, fresh)
 			msg := make([]byte, c.size)
 			b.SetBytes(int64(c.size))
 			b.ReportAllocs()
@@ -171,23 +176,23 @@ func BenchmarkOneWay(b *testing.B) {
 
 // counted sends over an endpoint and waits for receipts.
 type counted struct {
-	s    *rigtest.Sender
+	s    *Sender
 	sent int64
 	done atomic.Int64
 	news chan struct{}
 }
 
-func newCounted(b *testing.B) *counted {
+func newCounted(b *testing.B, fresh func() sdk.Transport) *counted {
 	c := &counted{news: make(chan struct{}, 1)}
-	na, nb := pair(b)
-	ea, _ := rigtest.Connect(b, na, nb, 1, &hook{completed: func(cs []sdk.Completion) {
+	na, nb := Start(b, fresh(), sdk.Config{Instance: 1}), Start(b, fresh(), sdk.Config{Instance: 2})
+	ea, _ := Connect(b, na, nb, 1, &hook{completed: func(cs []sdk.Completion) {
 		c.done.Add(int64(len(cs)))
 		select {
 		case c.news <- struct{}{}:
 		default:
 		}
 	}}, &hook{})
-	c.s = &rigtest.Sender{Endpoint: ea}
+	c.s = &Sender{Endpoint: ea}
 	return c
 }
 
@@ -266,7 +271,7 @@ func (w *plainWriter) close() {
 
 // plainSink reads messages and answers every n of them with 8 bytes.
 func plainSink(conn net.Conn, size, n int) {
-	r := bufio.NewReaderSize(conn, chunkSize)
+	r := bufio.NewReaderSize(conn, 128<<10)
 	msg := make([]byte, size)
 	var head [4]byte
 	for got := 0; ; {

@@ -1,0 +1,105 @@
+package bootstrap
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+func TestMessagesRoundTripAndTruncations(t *testing.T) {
+	o := Offer{Token: NewToken(), Generation: 5, Instance: 6, From: sdk.Incarnation{1}, To: sdk.Incarnation{2}}
+	if got, err := ParseOffer(o.Marshal()); err != nil || got != o {
+		t.Errorf("offer: %+v, %v", got, err)
+	}
+	a := Answer{Token: NewToken(), Generation: 5, Instance: 6, Address: "[::1]:80"}
+	if got, err := ParseAnswer(a.Marshal()); err != nil || got != a {
+		t.Errorf("answer: %+v, %v", got, err)
+	}
+	j := Join{Kind: Frames, Instance: 1, Generation: 2, Answered: NewToken(), Offered: NewToken()}
+	if got, v := ParseJoin(j.Marshal()); v != Welcome || got != j {
+		t.Errorf("join: %+v, %v", got, v)
+	}
+	for n := range o.Marshal() {
+		if _, err := ParseOffer(o.Marshal()[:n]); !errors.Is(err, sdk.Refused) {
+			t.Errorf("offer cut to %d bytes: %v", n, err)
+		}
+	}
+	for n := range a.Marshal() {
+		if _, err := ParseAnswer(a.Marshal()[:n]); !errors.Is(err, sdk.Refused) {
+			t.Errorf("answer cut to %d bytes: %v", n, err)
+		}
+	}
+	for n := range j.Marshal() {
+		if _, v := ParseJoin(j.Marshal()[:n]); v != NotHawser {
+			t.Errorf("join cut to %d bytes: %v", n, v)
+		}
+	}
+	for v := Welcome; v < verdicts; v++ {
+		if got, err := ParseVerdict(v.Marshal()); err != nil || got != v {
+			t.Errorf("verdict %v: %v, %v", v, got, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(Offer{}.Marshal())
+	f.Add(Answer{Address: "h:1"}.Marshal())
+	f.Add(Join{Kind: Probe}.Marshal())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if o, err := ParseOffer(b); err == nil && !bytes.Equal(o.Marshal(), b[:offerLen]) {
+			t.Errorf("offer %x encodes to %x", b, o.Marshal())
+		}
+		if a, err := ParseAnswer(b); err == nil && !bytes.HasPrefix(b, a.Marshal()) {
+			t.Errorf("answer %x encodes to %x", b, a.Marshal())
+		}
+		if j, v := ParseJoin(b); v == Welcome && !bytes.Equal(j.Marshal(), b) {
+			t.Errorf("join %x encodes to %x", b, j.Marshal())
+		}
+	})
+}
+
+func TestPendingIsBoundedAndSingleUse(t *testing.T) {
+	p := NewPending[int](1)
+	first := NewToken()
+	o := Offer{Token: NewToken(), Generation: 9}
+	if err := p.Add(first, o, 1); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < MaxPending; i++ {
+		if err := p.Add(NewToken(), Offer{}, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Add(NewToken(), Offer{}, 0); !errors.Is(err, sdk.Busy) {
+		t.Errorf("one too many: %v", err)
+	}
+	j := Join{Kind: Frames, Instance: 1, Generation: 9, Answered: first, Offered: o.Token}
+	if e, v := p.Claim(j); v != Welcome || e != 1 {
+		t.Errorf("Claim: %d, %v", e, v)
+	}
+	if _, v := p.Claim(j); v != UnknownToken {
+		t.Errorf("a second Claim: %v", v)
+	}
+	if p.Remove(first) {
+		t.Error("Remove found what was claimed")
+	}
+}
+
+func TestGenerationsRefuseOlder(t *testing.T) {
+	var g Generations
+	admit := func(gen uint64, side Side) error { return g.Admit(sdk.Target{Generation: gen}, side) }
+	if admit(3, Accepting) != nil || admit(3, Accepting) != nil || admit(1, Connecting) != nil {
+		t.Error("refused what is not older")
+	}
+	if err := admit(2, Accepting); !errors.Is(err, sdk.Refused) {
+		t.Errorf("older: %v", err)
+	}
+	for i := range 2 * maxGenerations {
+		_ = g.Admit(sdk.Target{Peer: sdk.Incarnation{byte(i), byte(i >> 8)}}, Accepting)
+	}
+	if len(g.newest) > maxGenerations {
+		t.Errorf("%d generations remembered", len(g.newest))
+	}
+}
