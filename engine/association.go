@@ -150,13 +150,7 @@ func (a *association) settle(x *outbox.Entry, end func(*Delivery)) {
 
 // adopt takes in entries that were never sent.
 func (a *association) adopt(entries []*outbox.Entry) {
-	a.mu.Lock()
-	for a.successor != nil {
-		next := a.successor
-		a.mu.Unlock()
-		a = next
-		a.mu.Lock()
-	}
+	a = a.lockLatest()
 	defer a.mu.Unlock()
 	if a.dead != nil {
 		for _, x := range entries {

@@ -84,34 +84,20 @@ func (e *Engine) tryAdmit(address string, d *Delivery) (done bool, err error) {
 	if e.closing.Load() {
 		return true, sdk.Errorf(sdk.Closed, "notification to %s: the engine is closed", d.peer)
 	}
-	cost := outbox.Cost(len(d.entry.Frame))
-	if !e.outbox.reserve(cost) {
-		return false, nil
-	}
 	a, err := e.associationAt(address)
 	if err != nil {
-		e.outbox.release(cost)
 		return true, err
 	}
-	if !a.add(d, e.cfg.Outbox.Bytes) {
-		e.outbox.release(cost)
-		return false, nil
-	}
-	return true, nil
+	return a.add(d), nil
 }
 
 // add puts a delivery into the association's box and sends what can be sent.
 // It reports false if the box is full; something always fits an empty one.
-func (a *association) add(d *Delivery, limit int) bool {
-	a.mu.Lock()
-	for a.successor != nil {
-		next := a.successor
-		a.mu.Unlock()
-		a = next
-		a.mu.Lock()
-	}
+func (a *association) add(d *Delivery) bool {
+	a = a.lockLatest()
 	defer a.mu.Unlock()
-	if a.box.Size() > 0 && a.box.Size()+outbox.Cost(len(d.entry.Frame)) > limit {
+	cost := outbox.Cost(len(d.entry.Frame))
+	if a.box.Size() > 0 && a.box.Size()+cost > a.e.cfg.Outbox.Bytes || !a.e.outbox.reserve(cost) {
 		return false
 	}
 	a.e.deliveries.Add()
@@ -122,6 +108,19 @@ func (a *association) add(d *Delivery, limit int) bool {
 	a.box.Add(&d.entry)
 	a.pumpLocked()
 	return true
+}
+
+// lockLatest returns what has taken the association's place, or itself,
+// locked.
+func (a *association) lockLatest() *association {
+	a.mu.Lock()
+	for a.successor != nil {
+		next := a.successor
+		a.mu.Unlock()
+		a = next
+		a.mu.Lock()
+	}
+	return a
 }
 
 // pending counts what has not ended, and lets Close wait for none.

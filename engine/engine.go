@@ -55,9 +55,8 @@ type Engine struct {
 	transports transports
 	directory  directory
 
-	closing  atomic.Bool
-	closed   chan struct{} // Close has finished
-	closeOne sync.Once
+	closing atomic.Bool
+	closed  chan struct{} // Close has finished
 }
 
 // Option changes how Open makes an engine.
@@ -105,7 +104,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 		return nil, err
 	}
 	if e.control == nil {
-		e.control = newControlCarrier(cfg, o.log)
+		e.control = newControlCarrier(cfg)
 	}
 	if err := e.transports.prepare(e); err != nil {
 		_ = e.control.Close(ctx)
@@ -206,28 +205,27 @@ func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 // transports. It is idempotent; every call returns when the first has
 // finished.
 func (e *Engine) Close(ctx context.Context) error {
+	if !e.closing.CompareAndSwap(false, true) {
+		<-e.closed
+		return nil
+	}
+	defer close(e.closed)
+	e.outbox.wake()
 	var err error
-	e.closeOne.Do(func() {
-		e.closing.Store(true)
-		e.outbox.wake()
-		drained := e.deliveries.wait(ctx)
-		e.farewell(ctx)
-		cause := sdk.Errorf(sdk.Closed, "the engine was closed")
-		for _, a := range e.directory.all() {
-			a.die(cause)
-		}
-		e.queue.Close()
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-		defer cancel()
-		err = errors.Join(e.transports.stop(stop), e.control.Close(stop))
-		e.cancel()
-		e.tasks.Wait()
-		if !drained {
-			err = errors.Join(sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx)), err)
-		}
-		close(e.closed)
-	})
-	<-e.closed
+	if !e.deliveries.wait(ctx) {
+		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx))
+	}
+	e.farewell(ctx)
+	cause := sdk.Errorf(sdk.Closed, "the engine was closed")
+	for _, a := range e.directory.all() {
+		a.die(cause)
+	}
+	e.queue.Close()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
+	e.cancel()
+	e.tasks.Wait()
 	return err
 }
 

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +22,12 @@ func newRegistry(c RegistryConfig) (registry.Registry, error) {
 	return registry.NewP2P(), nil
 }
 
-func newControlCarrier(c Config, log *slog.Logger) control.Carrier { return nil }
+func newControlCarrier(c Config) control.Carrier {
+	return control.NewGRPC(control.Options{Listen: c.Control.Listen, Timeouts: control.Timeouts{
+		Request: c.RPC.RequestTimeout(), Bootstrap: c.RPC.BootstrapTimeout(),
+		Probe: c.RPC.ProbeTimeout(), Connect: c.RPC.ConnectTimeout(),
+	}})
+}
 
 // finder finds plugins' binaries and their checksums.
 type finder struct {

@@ -188,7 +188,10 @@ func (r BootstrapRequest) check() error {
 	)
 }
 
-func (r BootstrapReply) checkFor(BootstrapRequest) error {
+func (r BootstrapReply) checkFor(q BootstrapRequest) error {
+	if r.Newest != 0 && r.Newest < q.Generation {
+		return sdk.Errorf(sdk.InvalidArgument, "newest is %d, older than the offer's generation %d", r.Newest, q.Generation)
+	}
 	return checkBytes("answer", r.Answer, maxOffer)
 }
 

@@ -109,11 +109,11 @@ func bootstrapRequestFrom(m *pb.BootstrapRequest) (BootstrapRequest, error) {
 }
 
 func bootstrapReplyTo(r BootstrapReply) *pb.BootstrapReply {
-	return &pb.BootstrapReply{Answer: r.Answer}
+	return &pb.BootstrapReply{Answer: r.Answer, Newest: r.Newest}
 }
 
 func bootstrapReplyFrom(m *pb.BootstrapReply) (BootstrapReply, error) {
-	return BootstrapReply{Answer: m.GetAnswer()}, nil
+	return BootstrapReply{Answer: m.GetAnswer(), Newest: m.GetNewest()}, nil
 }
 
 func probeRequestTo(q ProbeRequest) *pb.ProbeRequest { return &pb.ProbeRequest{From: q.From[:]} }

@@ -545,8 +545,11 @@ func (x *BootstrapRequest) GetOffer() []byte {
 }
 
 type BootstrapReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answer        []byte                 `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Answer []byte                 `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	// Not 0: the offer was not accepted, since its generation is not newer than
+	// this one.
+	Newest        uint64 `protobuf:"varint,2,opt,name=newest,proto3" json:"newest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -586,6 +589,13 @@ func (x *BootstrapReply) GetAnswer() []byte {
 		return x.Answer
 	}
 	return nil
+}
+
+func (x *BootstrapReply) GetNewest() uint64 {
+	if x != nil {
+		return x.Newest
+	}
+	return 0
 }
 
 type ProbeRequest struct {
@@ -907,9 +917,10 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
 	"generation\x12\x14\n" +
-	"\x05offer\x18\b \x01(\fR\x05offer\"(\n" +
+	"\x05offer\x18\b \x01(\fR\x05offer\"@\n" +
 	"\x0eBootstrapReply\x12\x16\n" +
-	"\x06answer\x18\x01 \x01(\fR\x06answer\"\"\n" +
+	"\x06answer\x18\x01 \x01(\fR\x06answer\x12\x16\n" +
+	"\x06newest\x18\x02 \x01(\x04R\x06newest\"\"\n" +
 	"\fProbeRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\fR\x04from\"9\n" +
 	"\n" +
