@@ -129,7 +129,7 @@ func (s *Supervisor) up(r *running) {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		watch(ctx, r.process, s.opts, s.froze)
+		watch(ctx, r.process, s.opts, s.froze, s.log.With("instance", r.inst.ID))
 	}()
 	r.unmon = func() {
 		cancel()

@@ -3,6 +3,7 @@ package pluginhost
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/freeze"
@@ -26,10 +27,12 @@ func errHung(timeout time.Duration) error {
 }
 
 // watch checks the health of an instance until ctx ends or the instance does.
-func watch(ctx context.Context, p process, o Options, froze *freeze.Detector) {
+// A plugin that answers that it is not well is alive; it is only reported.
+func watch(ctx context.Context, p process, o Options, froze *freeze.Detector, log *slog.Logger) {
 	tick := time.NewTicker(o.HealthInterval)
 	defer tick.Stop()
 	before := p.progress()
+	unwell := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -49,6 +52,10 @@ func watch(ctx context.Context, p process, o Options, froze *freeze.Detector) {
 		if !s.alive() {
 			p.fail(errHung(o.HealthTimeout))
 			return
+		}
+		if sick := err != nil && s.answered; sick != unwell {
+			unwell = sick
+			log.Warn("the plugin's health has changed", "well", !sick, "err", err)
 		}
 	}
 }
