@@ -104,7 +104,7 @@ func startChild(t *testing.T, kind string, withSocket bool) *child {
 		t.Fatal(err)
 	}
 	c.cmd = exec.Command(self)
-	c.cmd.Env = []string{asPlugin + "=" + kind, sdk.EnvHandshakeFD + "=3", sdk.EnvParentFD + "=4", sdk.EnvLogLevel + "=DEBUG"}
+	c.cmd.Env = []string{asPlugin + "=" + kind, "GORACE=atexit_sleep_ms=0", sdk.EnvHandshakeFD + "=3", sdk.EnvParentFD + "=4", sdk.EnvLogLevel + "=DEBUG"}
 	c.cmd.Stdout, c.cmd.Stderr = errW, errW
 	c.cmd.ExtraFiles = []*os.File{handW, parentR}
 	var host *net.UnixConn
@@ -331,7 +331,7 @@ func TestRunByAPerson(t *testing.T) {
 	}
 	run := func(args ...string) (stdout, stderr string, code int) {
 		cmd := exec.Command(self, args...)
-		cmd.Env = append(os.Environ(), asPlugin+"=echo")
+		cmd.Env = append(os.Environ(), asPlugin+"=echo", "GORACE=atexit_sleep_ms=0")
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		_ = cmd.Run()

@@ -47,8 +47,10 @@ func descriptionFromPB(r *pb.DescribeResponse) (sdk.Description, error) {
 	if d.Limits, err = limitsFromPB(r.GetLimits()); err != nil {
 		return sdk.Description{}, err
 	}
-	d.Listeners, err = listenersFromPB(r.GetListeners())
-	return d, err
+	if d.Listeners, err = listenersFromPB(r.GetListeners()); err != nil {
+		return sdk.Description{}, err
+	}
+	return d, nil
 }
 
 func checkName(name string) error {

@@ -122,7 +122,11 @@ func (t *Transport) open(ctx context.Context, socket *net.UnixConn) error {
 	t.limits = t.desc.Limits
 	size := bounds.MaxMessage(t.limits.MaxFrame)
 	t.options = []grpc.CallOption{grpc.MaxCallRecvMsgSize(size), grpc.MaxCallSendMsgSize(size)}
-	return t.openLink(ctx, socket)
+	if err := t.openLink(ctx, socket); err != nil {
+		return err
+	}
+	// Over gRPC nothing has proved yet that the plugin serves its end.
+	return t.ping(ctx)
 }
 
 // Describe returns what the plugin said to Open; before, it is zero.

@@ -1,0 +1,609 @@
+//go:build linux
+
+package remote
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/internal/bounds"
+	"github.com/hawser-transport/hawser/sdk/internal/link"
+	"github.com/hawser-transport/hawser/sdk/internal/pb"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// raw is a plugin without the SDK: it says what a test wants it to say.
+type raw struct {
+	pb.UnimplementedPluginServer
+	t       *testing.T
+	server  *grpc.Server
+	socket  *net.UnixConn
+	carrier link.Carrier
+
+	describe *pb.DescribeResponse
+	openLink *pb.OpenLinkResponse
+	paths    *pb.PathsResponse
+	setup    *pb.ConfigureResponse
+	accept   *pb.AcceptResponse
+	connect  func(grpc.BidiStreamingServer[pb.ConnectRequest, pb.ConnectResponse]) error
+	// dieAt names the step at which the plugin's process dies.
+	dieAt string
+	// silent answers no pings.
+	silent bool
+
+	died   sync.Once
+	read   chan struct{}
+	mu     sync.Mutex
+	closes []uint64
+}
+
+func honest() *pb.DescribeResponse {
+	return &pb.DescribeResponse{
+		Name: "raw", Contract: sdk.ContractVersion, Features: []uint32{1, 2, 3},
+		Limits: &pb.Limits{MaxFrame: 1000},
+	}
+}
+
+// startRaw serves the plugin and makes the host's end, not opened.
+func startRaw(t *testing.T, p *raw) (*Transport, *net.UnixConn) {
+	t.Helper()
+	host, theirs, err := SocketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.socket, err = link.FileConn(theirs); err != nil {
+		t.Fatal(err)
+	}
+	p.t, p.read = t, make(chan struct{})
+	if p.describe == nil {
+		p.describe = honest()
+	}
+	p.carrier = link.NewSocket(p.socket, bounds.MaxRecord(1000))
+	go p.readLink()
+	p.server = grpc.NewServer()
+	pb.RegisterPluginServer(p.server, p)
+	lis := bufconn.Listen(1 << 16)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = p.server.Serve(lis) }()
+	conn, err := grpc.NewClient("passthrough:raw", grpc.WithContextDialer(
+		func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := newTransport(context.Background(), "raw", conn)
+	t.Cleanup(func() {
+		tr.Abort(nil)
+		p.die()
+		<-tr.Done()
+		_ = conn.Close()
+		<-served
+		<-p.read
+	})
+	return tr, host
+}
+
+func openRaw(t *testing.T, p *raw) *Transport {
+	t.Helper()
+	tr, host := startRaw(t, p)
+	if err := tr.Open(testContext(t), host, nil); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// die is what a killed process looks like from outside.
+func (p *raw) die() {
+	p.died.Do(func() {
+		_ = p.carrier.Close()
+		p.server.Stop()
+	})
+}
+
+// step dies if it is the step to die at.
+func (p *raw) step(ctx context.Context, name string) error {
+	if p.dieAt != name {
+		return nil
+	}
+	go p.die()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p *raw) readLink() {
+	defer close(p.read)
+	var recs []link.Record
+	var err error
+	for err == nil {
+		recs, err = p.carrier.Recv(recs[:0])
+		for _, r := range recs {
+			switch r.Type {
+			case link.Ping:
+				if !p.silent {
+					p.say(link.Record{Type: link.Pong, ID: r.ID})
+				}
+			case link.CloseEndpoint:
+				p.mu.Lock()
+				p.closes = append(p.closes, r.Endpoint)
+				p.mu.Unlock()
+			}
+		}
+	}
+}
+
+func (p *raw) say(recs ...link.Record) {
+	if _, err := p.carrier.Send(recs, link.Wait); err != nil && !errors.Is(err, link.ErrClosed) {
+		p.t.Error(err)
+	}
+}
+
+func (p *raw) Describe(ctx context.Context, _ *pb.DescribeRequest) (*pb.DescribeResponse, error) {
+	return p.describe, p.step(ctx, "describe")
+}
+
+func (p *raw) OpenLink(ctx context.Context, _ *pb.OpenLinkRequest) (*pb.OpenLinkResponse, error) {
+	if p.openLink == nil {
+		p.openLink = &pb.OpenLinkResponse{Carrier: link.CarrierUnix}
+	}
+	return p.openLink, p.step(ctx, "open link")
+}
+
+func (p *raw) Configure(ctx context.Context, _ *pb.ConfigureRequest) (*pb.ConfigureResponse, error) {
+	return p.setup, p.step(ctx, "configure")
+}
+
+func (p *raw) Health(ctx context.Context, _ *pb.HealthRequest) (*pb.HealthResponse, error) {
+	return nil, p.step(ctx, "health")
+}
+
+func (p *raw) Paths(ctx context.Context, _ *pb.PathsRequest) (*pb.PathsResponse, error) {
+	return p.paths, p.step(ctx, "paths")
+}
+
+func (p *raw) Probe(ctx context.Context, _ *pb.ProbeRequest) (*pb.ProbeResponse, error) {
+	return nil, p.step(ctx, "probe")
+}
+
+func (p *raw) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainResponse, error) {
+	return nil, p.step(ctx, "drain")
+}
+
+func (p *raw) Close(ctx context.Context, _ *pb.CloseRequest) (*pb.CloseResponse, error) {
+	return nil, p.step(ctx, "close")
+}
+
+func (p *raw) Accept(ctx context.Context, req *pb.AcceptRequest) (*pb.AcceptResponse, error) {
+	return p.accept, p.step(ctx, "accept")
+}
+
+func (p *raw) Connect(stream grpc.BidiStreamingServer[pb.ConnectRequest, pb.ConnectResponse]) error {
+	if p.connect != nil {
+		return p.connect(stream)
+	}
+	ctx := stream.Context()
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	if err := p.step(ctx, "connect start"); err != nil {
+		return err
+	}
+	if err := stream.Send(offerStep(nil)); err != nil {
+		return err
+	}
+	if err := p.step(ctx, "connect offer"); err != nil {
+		return err
+	}
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	if err := p.step(ctx, "connect answer"); err != nil {
+		return err
+	}
+	return stream.Send(doneStep(nil))
+}
+
+func offerStep(offer []byte) *pb.ConnectResponse {
+	return &pb.ConnectResponse{Step: &pb.ConnectResponse_Offer_{Offer: &pb.ConnectResponse_Offer{Offer: offer}}}
+}
+
+func doneStep(e *pb.Error) *pb.ConnectResponse {
+	return &pb.ConnectResponse{Step: &pb.ConnectResponse_Done_{Done: &pb.ConnectResponse_Done{Error: e}}}
+}
+
+func noAnswer(context.Context, []byte) ([]byte, error) { return nil, nil }
+
+// waiting is a Handler that announces its end.
+type waiting struct {
+	strict
+	mu    sync.Mutex
+	got   []string
+	done  chan struct{}
+	block chan struct{} // Received waits for it
+}
+
+func newWaiting(t *testing.T) *waiting {
+	return &waiting{strict: strict{t: t, sent: 100}, done: make(chan struct{})}
+}
+
+func (w *waiting) Received(frames [][]byte) {
+	if w.block != nil {
+		<-w.block
+	}
+	w.mu.Lock()
+	for _, f := range frames {
+		w.got = append(w.got, string(f))
+	}
+	w.mu.Unlock()
+	w.strict.Received(frames)
+}
+
+func (w *waiting) Ended(err error) {
+	w.strict.Ended(err)
+	close(w.done)
+}
+
+func (w *waiting) await(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-w.done:
+		return w.ended
+	case <-time.After(10 * time.Second):
+		t.Fatal("no end")
+		return nil
+	}
+}
+
+// TestDiesAtEachStep kills the plugin inside each call, with one endpoint up.
+func TestDiesAtEachStep(t *testing.T) {
+	calls := []struct {
+		step string
+		call func(context.Context, *Transport) error
+	}{
+		{"configure", func(ctx context.Context, tr *Transport) error {
+			_, err := tr.Configure(ctx, sdk.Config{})
+			return err
+		}},
+		{"health", func(ctx context.Context, tr *Transport) error { return tr.Health(ctx) }},
+		{"paths", func(_ context.Context, tr *Transport) error { _, err := tr.Paths(nil); return err }},
+		{"probe", func(ctx context.Context, tr *Transport) error { return tr.Probe(ctx, sdk.Target{}) }},
+		{"drain", func(ctx context.Context, tr *Transport) error { return tr.Drain(ctx) }},
+		{"connect start", dialRaw}, {"connect offer", dialRaw}, {"connect answer", dialRaw},
+		{"accept", func(ctx context.Context, tr *Transport) error {
+			_, _, err := tr.Accept(ctx, sdk.Target{}, nil, newWaiting(nil))
+			return err
+		}},
+		{"close", func(ctx context.Context, tr *Transport) error { return tr.Close(ctx) }},
+	}
+	for _, c := range calls {
+		t.Run(c.step, func(t *testing.T) {
+			p := &raw{}
+			tr := openRaw(t, p)
+			h := newWaiting(t)
+			if _, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h); err != nil {
+				t.Fatal(err)
+			}
+			p.dieAt = c.step
+			err := c.call(testContext(t), tr)
+			if !errors.Is(err, sdk.PluginExited) || !strings.Contains(err.Error(), "plugin raw") {
+				t.Errorf("%v", err)
+			}
+			if err := h.await(t); !errors.Is(err, sdk.PluginExited) && c.step != "close" {
+				t.Errorf("ended: %v", err)
+			}
+			<-tr.Done()
+			if tr.Err() == nil {
+				t.Error("no reason")
+			}
+			if _, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h); err == nil {
+				t.Error("connected to the dead")
+			}
+		})
+	}
+	for _, step := range []string{"describe", "open link"} {
+		t.Run(step, func(t *testing.T) {
+			tr, host := startRaw(t, &raw{dieAt: step})
+			if err := tr.Open(testContext(t), host, nil); !errors.Is(err, sdk.PluginExited) {
+				t.Errorf("%v", err)
+			}
+			<-tr.Done()
+		})
+	}
+}
+
+func dialRaw(ctx context.Context, tr *Transport) error {
+	_, err := tr.Connect(ctx, sdk.Target{}, noAnswer, newWaiting(nil))
+	return err
+}
+
+func TestOpenRefuses(t *testing.T) {
+	tests := []struct {
+		name string
+		edit func(*pb.DescribeResponse)
+		want string
+	}{
+		{"contract", func(d *pb.DescribeResponse) { d.Contract = 99 }, "contract version 99"},
+		{"no name", func(d *pb.DescribeResponse) { d.Name = "" }, "name of 0 bytes"},
+		{"name", func(d *pb.DescribeResponse) { d.Name = "A/b" }, `name "A/b"`},
+		{"version", func(d *pb.DescribeResponse) { d.Version = strings.Repeat("v", 5000) }, "version of 5000 bytes"},
+		{"schema", func(d *pb.DescribeResponse) { d.ConfigSchema = make([]byte, 300<<10) }, "schema of 307200 bytes"},
+		{"no schema", func(d *pb.DescribeResponse) { d.ConfigSchema = []byte("{") }, "not JSON"},
+		{"features", func(d *pb.DescribeResponse) { d.Features = make([]uint32, 65) }, "65 features"},
+		{"feature 0", func(d *pb.DescribeResponse) { d.Features = []uint32{0} }, "feature 0"},
+		{"frames", func(d *pb.DescribeResponse) { d.Limits.MaxFrame = 1 << 30 }, "frames of 1073741824 bytes"},
+		{"in flight", func(d *pb.DescribeResponse) { d.Limits.InflightFrames = 1<<32 - 1 }, "in flight"},
+		{"listeners", func(d *pb.DescribeResponse) { d.Listeners = make([]*pb.ListenerSpec, 17) }, "17 listeners"},
+		{"listener", func(d *pb.DescribeResponse) { d.Listeners = []*pb.ListenerSpec{{}} }, "no name of its own"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := &raw{describe: honest()}
+			tt.edit(p.describe)
+			tr, host := startRaw(t, p)
+			err := tr.Open(testContext(t), host, nil)
+			if !errors.Is(err, sdk.Refused) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "plugin raw") {
+				t.Errorf("%v", err)
+			}
+			<-tr.Done()
+			if tr.Describe().Name != "" {
+				t.Error("a description that was refused is used")
+			}
+		})
+	}
+	t.Run("carrier", func(t *testing.T) {
+		tr, host := startRaw(t, &raw{openLink: &pb.OpenLinkResponse{Carrier: "ring"}})
+		if err := tr.Open(testContext(t), host, nil); !errors.Is(err, sdk.Refused) || !strings.Contains(err.Error(), `"ring"`) {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("link", func(t *testing.T) {
+		tr, host := startRaw(t, &raw{openLink: &pb.OpenLinkResponse{Error: &pb.Error{Code: 999, Message: "odd"}}})
+		if err := tr.Open(testContext(t), host, nil); !errors.Is(err, sdk.Refused) || !strings.Contains(err.Error(), "odd") {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("dead link", func(t *testing.T) {
+		tr, host := startRaw(t, &raw{silent: true})
+		ctx, cancel := context.WithTimeout(testContext(t), 50*time.Millisecond)
+		defer cancel()
+		if err := tr.Open(ctx, host, nil); !errors.Is(err, sdk.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestLies is a plugin that says on the link what it must not say, to a host
+// with one endpoint. (Scenario 60.)
+func TestLies(t *testing.T) {
+	pass := map[string][]link.Record{
+		"unknown endpoint": {{Type: link.Received, Endpoint: 12345, Payload: []byte("x")}},
+		"outcomes twice": {
+			{Type: link.Complete, Endpoint: 1, Payload: completions(link.Run{First: 1, Count: 1, Outcome: 2})},
+			{Type: link.Complete, Endpoint: 1, Payload: completions(link.Run{First: 1, Count: 1, Outcome: 2})},
+		},
+		"frame never sent": {{Type: link.Complete, Endpoint: 1, Payload: completions(link.Run{First: 50, Count: 1, Outcome: 2})}},
+	}
+	for name, recs := range pass {
+		t.Run(name, func(t *testing.T) {
+			p := &raw{}
+			tr := openRaw(t, p)
+			h := newWaiting(t)
+			ep, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ep.Send([]sdk.Frame{{ID: 1}}, false); err != nil {
+				t.Fatal(err)
+			}
+			p.say(recs...)
+			if err := tr.Health(testContext(t)); err != nil {
+				t.Error(err)
+			}
+			if tr.Dropped() != 1 {
+				t.Errorf("dropped %d", tr.Dropped())
+			}
+		})
+	}
+	fatal := map[string]link.Record{
+		"a frame over the limit": {Type: link.Received, Endpoint: 1, Payload: make([]byte, 1001)},
+		"type 1":                 {Type: link.Send, Endpoint: 1},
+		"completions":            {Type: link.Complete, Endpoint: 1, Payload: []byte("rubbish")},
+	}
+	for name, rec := range fatal {
+		t.Run(name, func(t *testing.T) {
+			p := &raw{}
+			tr := openRaw(t, p)
+			h := newWaiting(t)
+			if _, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h); err != nil {
+				t.Fatal(err)
+			}
+			p.say(link.Record{Type: link.Received, Endpoint: 1, Payload: []byte("before")}, rec)
+			if err := h.await(t); !errors.Is(err, sdk.PluginExited) || !errors.Is(err, link.ErrViolation) {
+				t.Errorf("%v", err)
+			}
+			<-tr.Done()
+			tr.Abort(errors.New("killed by the watchdog"))
+			if err := tr.Err(); !strings.Contains(err.Error(), "broke the rules") || !strings.Contains(err.Error(), "plugin raw") {
+				t.Errorf("%v", err)
+			}
+			if fmt.Sprint(h.got) != "[before]" {
+				t.Errorf("%q", h.got)
+			}
+		})
+	}
+}
+
+func TestLiesInCalls(t *testing.T) {
+	many := make([]string, 65)
+	for i := range many {
+		many[i] = fmt.Sprint(i)
+	}
+	p := &raw{}
+	tr := openRaw(t, p)
+	ctx := testContext(t)
+	for _, paths := range [][]string{many, {""}, {strings.Repeat("x", 1000)}, {"a", "a"}} {
+		p.paths = &pb.PathsResponse{Paths: paths}
+		if _, err := tr.Paths(nil); !errors.Is(err, sdk.Refused) {
+			t.Errorf("%d paths: %v", len(paths), err)
+		}
+	}
+	p.setup = &pb.ConfigureResponse{Attributes: map[string]string{"a": strings.Repeat("x", 20<<10)}}
+	if _, err := tr.Configure(ctx, sdk.Config{}); !errors.Is(err, sdk.Refused) {
+		t.Errorf("%v", err)
+	}
+	p.accept = &pb.AcceptResponse{Answer: make([]byte, 70_000)}
+	if _, _, err := tr.Accept(ctx, sdk.Target{}, nil, newWaiting(t)); !errors.Is(err, sdk.Refused) {
+		t.Errorf("%v", err)
+	}
+	for name, steps := range map[string][]*pb.ConnectResponse{
+		"nothing":      nil,
+		"second offer": {offerStep(nil), offerStep(nil)},
+		"long offer":   {offerStep(make([]byte, 70_000))},
+		"empty step":   {{}},
+		"code":         {doneStep(&pb.Error{Code: 1 << 31})},
+	} {
+		p.connect = func(s grpc.BidiStreamingServer[pb.ConnectRequest, pb.ConnectResponse]) error {
+			for _, step := range steps {
+				if err := s.Send(step); err != nil {
+					return err
+				}
+			}
+			if len(steps) > 1 {
+				<-s.Context().Done()
+			}
+			return nil
+		}
+		if _, err := tr.Connect(ctx, sdk.Target{}, noAnswer, newWaiting(t)); !errors.Is(err, sdk.Refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := tr.Health(ctx); err != nil {
+		t.Error(err)
+	}
+	// Whatever the plugin may have made in those calls it was told to end.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.closes) != 6 {
+		t.Errorf("told to end %v", p.closes)
+	}
+}
+
+// TestAbortDrains: what the plugin had written before it died comes first,
+// even if somebody still holds its end of the socket.
+func TestAbortDrains(t *testing.T) {
+	p := &raw{}
+	tr := openRaw(t, p)
+	h := newWaiting(t)
+	h.block = make(chan struct{})
+	if _, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h); err != nil {
+		t.Fatal(err)
+	}
+	// Past the carrier, so that all of it is in the socket when write returns.
+	var want []string
+	for i := range 100 {
+		want = append(want, fmt.Sprint(i))
+		if _, err := p.socket.Write(received(1, want[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tr.Abort(errors.New("killed: signal 9"))
+	close(h.block)
+	err := h.await(t)
+	if !errors.Is(err, sdk.PluginExited) || !strings.Contains(err.Error(), "killed: signal 9") {
+		t.Errorf("%v", err)
+	}
+	if got := strings.Join(h.got, " "); got != strings.Join(want, " ") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// received encodes one record.
+func received(endpoint uint64, payload string) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(payload)))
+	b = append(b, byte(link.Received), 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, endpoint)
+	return append(append(b, make([]byte, 8)...), payload...)
+}
+
+// TestNeverEnds: a plugin that keeps an endpoint that was closed is sick.
+func TestNeverEnds(t *testing.T) {
+	tr := openRaw(t, &raw{})
+	ep, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, newWaiting(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ep.Close()
+	if err := tr.Health(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if err := tr.overdue(time.Now().Add(time.Minute)); !errors.Is(err, sdk.Busy) || !strings.Contains(err.Error(), "endpoint 1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAbandonWaits: once Connect has failed no Handler method runs.
+func TestAbandonWaits(t *testing.T) {
+	p := &raw{}
+	h := newWaiting(t)
+	h.block = make(chan struct{})
+	p.connect = func(s grpc.BidiStreamingServer[pb.ConnectRequest, pb.ConnectResponse]) error {
+		req, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		p.say(link.Record{Type: link.Received, Endpoint: req.GetStart().GetEndpoint(), Payload: []byte("early")})
+		return s.Send(doneStep(&pb.Error{Code: uint32(sdk.Unavailable), Message: "no"}))
+	}
+	tr := openRaw(t, p)
+	failed := make(chan error)
+	go func() {
+		_, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h)
+		failed <- err
+	}()
+	// The early frame may or may not be inside the handler by now; either way
+	// nothing is after Connect.
+	close(h.block)
+	if err := <-failed; !errors.Is(err, sdk.Unavailable) {
+		t.Error(err)
+	}
+	h.mu.Lock()
+	n := len(h.got)
+	h.mu.Unlock()
+	if err := tr.Health(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	if len(h.got) != n || h.ended != nil {
+		t.Errorf("%q, %v", h.got, h.ended)
+	}
+}
+
+func TestNotOpen(t *testing.T) {
+	tr, host := startRaw(t, &raw{})
+	_ = host.Close()
+	if _, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, newWaiting(t)); !errors.Is(err, sdk.InvalidArgument) {
+		t.Errorf("%v", err)
+	}
+	if err := tr.Close(testContext(t)); err != nil {
+		t.Error(err)
+	}
+	<-tr.Done()
+}
