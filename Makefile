@@ -1,0 +1,62 @@
+# Hawser. `make help` lists the targets. CI calls only these.
+
+SHELL := /bin/bash
+GO ?= go
+BIN := bin
+PLUGINS := tcp rpcfallback
+TIMED := test/timed.sh
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test race vet lint generate generate-check fuzz bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+deps: ## install what the build and the tests need (Debian packages, Go modules)
+	@test/deps.sh
+	$(GO) mod download
+
+build: deps ## build hawser and the plugins into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -o $(BIN)/hawser ./cmd/hawser
+	@for p in $(PLUGINS); do echo "$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p"; \
+		$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p || exit 1; done
+
+demo: build ## two nodes, 4000 notifications a row, faults: the table of what arrived
+	$(BIN)/hawser demo
+
+test: ## everything that CI runs: vet, generated code, all tests with -race
+	@$(TIMED) deps $(MAKE) --no-print-directory deps
+	@$(TIMED) vet $(MAKE) --no-print-directory vet
+	@$(TIMED) generate-check $(MAKE) --no-print-directory generate-check
+	@$(TIMED) race $(MAKE) --no-print-directory race
+	@$(TIMED) demo $(MAKE) --no-print-directory demo
+	@$(TIMED) --summary
+
+race: ## all tests with the race detector
+	@test/gotest.sh -race ./...
+
+vet: ## go vet here and for the platforms that only compile, and gofmt
+	$(GO) vet ./...
+	GOOS=darwin GOARCH=arm64 $(GO) vet ./engine/... ./sdk/...
+	GOOS=linux GOARCH=arm64 $(GO) vet ./engine/... ./sdk/... ./plugins/...
+	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
+
+lint: ## golangci-lint at its pinned version (builds it the first time: minutes)
+	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run ./...
+
+generate: ## regenerate the protobuf code
+	$(GO) run ./test/protogen
+
+generate-check: ## fail if the protobuf code is not what the generators make now
+	@test/generate-check.sh
+
+FUZZTIME ?= 20s
+fuzz: ## every fuzz target for FUZZTIME (20s) each
+	@test/fuzz.sh $(FUZZTIME)
+
+bench: build ## ratios against plain programs, into docs/performance.md
+	cd bench && $(GO) run . -bin ../$(BIN) -out ../docs/performance.md
+
+clean: ## remove what was built
+	rm -rf $(BIN) .tmp
