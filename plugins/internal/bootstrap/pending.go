@@ -73,13 +73,6 @@ func (p *Pending[E]) Remove(answered Token) bool {
 	return expected
 }
 
-// Len is how many are expected.
-func (p *Pending[E]) Len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.waiting)
-}
-
 // All returns the endpoints that are expected.
 func (p *Pending[E]) All() []E {
 	p.mu.Lock()

@@ -5,8 +5,15 @@ import (
 	"time"
 )
 
-// wait is how long a receipt waits for company.
-const wait = time.Millisecond
+// A receipt waits for company for minWait. Where it keeps finding some, as in
+// a closed loop, the timer is only a precaution, and each of its firings costs
+// the loop far more than its own work, since it wakes another processor, which
+// then takes a part of the loop away: there it backs off to maxWait, which is
+// how late the last receipt of a conversation can be.
+const (
+	minWait = time.Millisecond
+	maxWait = 8 * time.Millisecond
+)
 
 // Delay runs a function when a receipt has waited long enough. Its owner's
 // lock is held for all methods; the function takes it itself, and calls Fired
@@ -18,7 +25,9 @@ type Delay struct {
 
 	timer *time.Timer
 	armed bool
-	// carried says that a receipt found company since the timer was started.
+	wait  time.Duration
+	// carried says that a frame took a receipt along since the timer was
+	// started.
 	carried bool
 }
 
@@ -30,17 +39,18 @@ func (d *Delay) Arm() {
 	}
 	d.armed, d.carried = true, false
 	d.Tasks.Add(1)
+	d.wait = max(d.wait, minWait)
 	if d.timer == nil {
-		d.timer = time.AfterFunc(wait, func() {
+		d.timer = time.AfterFunc(d.wait, func() {
 			defer d.Tasks.Done()
 			d.Fire()
 		})
 		return
 	}
-	d.timer.Reset(wait)
+	d.timer.Reset(d.wait)
 }
 
-// Carried notes that a receipt found company.
+// Carried notes that a frame took a receipt along.
 func (d *Delay) Carried() { d.carried = true }
 
 // Fired begins the function. It says whether what is owed has waited for all
@@ -48,6 +58,11 @@ func (d *Delay) Carried() { d.carried = true }
 // deserves its own.
 func (d *Delay) Fired() (waited bool) {
 	d.armed = false
+	if d.carried {
+		d.wait = min(2*d.wait, maxWait)
+	} else {
+		d.wait = minWait
+	}
 	return !d.carried
 }
 

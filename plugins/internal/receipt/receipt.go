@@ -68,7 +68,7 @@ func (o *Outstanding) grow() {
 // much: often enough that the sender's window never runs dry, seldom enough
 // that receipts cost nothing.
 const (
-	dueFrames = 64
+	dueFrames = 16
 	dueBytes  = 64 << 10
 )
 

@@ -119,7 +119,9 @@ func (s *sender) next() *pb.Packet {
 	p := new(pb.Packet)
 	if s.owed.Any() {
 		p.Taken = s.owed.Take()
-		s.delay.Carried()
+		if len(s.queue) > 0 {
+			s.delay.Carried()
+		}
 	}
 	s.telling = false
 	if len(s.queue) > 0 {

@@ -127,11 +127,14 @@ func (w *writer) tailLocked(n int) *chunk {
 // receiptLocked puts the receipt that is owed, if any, behind what is queued.
 // Whoever is about to write calls it.
 func (w *writer) receiptLocked() {
-	if w.owed.Any() {
-		c := w.tailLocked(receiptRecordLen)
-		c.b = appendReceipt(c.b, w.owed.Take())
+	if !w.owed.Any() {
+		return
+	}
+	if w.queued > 0 {
 		w.delay.Carried()
 	}
+	c := w.tailLocked(receiptRecordLen)
+	c.b = appendReceipt(c.b, w.owed.Take())
 }
 
 // handOverLocked makes the flusher the owner.
