@@ -40,7 +40,7 @@ func bothCarriers(t *testing.T, test func(t *testing.T, socket bool)) {
 
 func newBoundary(t *testing.T, tr sdk.Transport, socket bool) *boundary {
 	t.Helper()
-	b := &boundary{server: grpc.NewServer(), log: &testWriter{}}
+	b := &boundary{server: grpc.NewServer(sdk.MessageLimits(tr)...), log: &testWriter{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))
 	var host, theirs *net.UnixConn
 	if socket {
@@ -618,6 +618,40 @@ func TestCloseEndsEverything(t *testing.T) {
 		}
 		if err := b.Close(ctx); err != nil {
 			t.Errorf("second Close: %v", err)
+		}
+	})
+}
+
+func TestTwoClose(t *testing.T) {
+	b := newBoundary(t, newEcho(), true)
+	_, h := b.dial(t, "main")
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if err := b.Close(testContext(t)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if h.ends != 1 || !errors.Is(h.ended, sdk.Closed) || strings.Contains(h.ended.Error(), "plugin test: closed:") {
+		t.Errorf("%d ends, %v", h.ends, h.ended)
+	}
+}
+
+// TestAbort gives up a plugin that is alive, and has to learn it.
+func TestAbort(t *testing.T) {
+	bothCarriers(t, func(t *testing.T, socket bool) {
+		b := newBoundary(t, newEcho(), socket)
+		_, h := b.dial(t, "main")
+		b.Abort(errors.New("not reaped"))
+		<-b.Done()
+		<-b.gone
+		if h.ends != 1 || !errors.Is(h.ended, sdk.PluginExited) || !strings.Contains(h.ended.Error(), "not reaped") {
+			t.Errorf("%d ends, %v", h.ends, h.ended)
+		}
+		if err := b.Probe(testContext(t), sdk.Target{}); !errors.Is(err, sdk.PluginExited) || !strings.Contains(err.Error(), "not reaped") {
+			t.Errorf("%v", err)
 		}
 	})
 }

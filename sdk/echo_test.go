@@ -20,9 +20,8 @@ type echo struct {
 	endpoints map[*echoEndpoint]bool
 	closed    bool
 	listeners map[string]net.Listener
-	probing   chan struct{}
 	configure func(sdk.Config) (sdk.Setup, error)
-	settings  string
+	maxFrame  int
 }
 
 // Paths that go wrong.
@@ -39,13 +38,13 @@ const (
 	pathPanic   = "panic"   // panics in Send
 )
 
-func newEcho() *echo { return &echo{endpoints: map[*echoEndpoint]bool{}} }
+func newEcho() *echo { return &echo{endpoints: map[*echoEndpoint]bool{}, maxFrame: 200_000} }
 
-func (*echo) Describe() sdk.Description {
+func (e *echo) Describe() sdk.Description {
 	return sdk.Description{
 		Name: "echo", Version: "1.2.3", Contract: sdk.ContractVersion,
 		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain},
-		Limits:       sdk.Limits{MaxFrame: 200_000},
+		Limits:       sdk.Limits{MaxFrame: e.maxFrame},
 		ConfigSchema: json.RawMessage(`{"type":"object"}`),
 		SharedDevice: true,
 		Listeners:    []sdk.ListenerSpec{{Name: "a", Key: "listen", Default: "127.0.0.1:0"}},

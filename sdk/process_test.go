@@ -26,6 +26,9 @@ import (
 	"github.com/hawser-transport/hawser/sdk/remote"
 )
 
+// bigFrame is over the 4 MiB that grpc takes by default.
+const bigFrame = 6 << 20
+
 // asPlugin makes the test binary a plugin.
 const asPlugin = "SDK_TEST_PLUGIN"
 
@@ -33,6 +36,10 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(asPlugin) {
 	case "echo":
 		sdk.Serve(newEcho())
+	case "big":
+		e := newEcho()
+		e.maxFrame = bigFrame
+		sdk.Serve(e)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -189,7 +196,7 @@ func answering(answer string) sdk.Exchange {
 func TestProcess(t *testing.T) {
 	for _, withSocket := range []bool{true, false} {
 		t.Run(fmt.Sprintf("socket=%t", withSocket), func(t *testing.T) {
-			c := startChild(t, "echo", withSocket)
+			c := startChild(t, "big", withSocket)
 			ctx := testContext(t)
 			if got := c.remote.CarriesFiles(); got != withSocket {
 				t.Errorf("CarriesFiles = %t", got)
@@ -199,6 +206,12 @@ func TestProcess(t *testing.T) {
 				t.Fatal(n, err)
 			}
 			if err := h.await(ctx, func(r *recorder) bool { return len(r.results) == 1 && len(r.frames) == 2 }); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := ep.Send([]sdk.Frame{{ID: 2, Data: make([]byte, bigFrame)}}, false); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.await(ctx, func(r *recorder) bool { return len(r.results) == 2 && len(r.frames) == 3 }); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.remote.Health(ctx); err != nil {

@@ -21,6 +21,10 @@ import (
 // host's patience is shorter; this is for a host that has none left.
 const closeTimeout = 5 * time.Second
 
+// linger is what an end that the host did not ask for leaves to the link's
+// writer for its last records. What does not make it counts as unknown there.
+const linger = 50 * time.Millisecond
+
 // pluginName is the one entry of the plugin set that both ends use.
 const pluginName = "transport"
 
@@ -97,13 +101,17 @@ func (p *process) run() int {
 	return 0
 }
 
-// newGRPCServer limits messages to what the description needs, in both
-// directions: grpc's own default is 4 MiB for what arrives.
+// messageLimits are what the description needs, in both directions: grpc's own
+// default is 4 MiB for what arrives. The host sets the same.
+func messageLimits(l Limits) []grpc.ServerOption {
+	size := bounds.MaxMessage(l.MaxFrame)
+	return []grpc.ServerOption{grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size)}
+}
+
 func (p *process) newGRPCServer(opts []grpc.ServerOption) *grpc.Server {
 	p.grpc = true
-	size := bounds.MaxMessage(p.server.limits.MaxFrame)
+	opts = append(opts, messageLimits(p.server.limits)...)
 	return grpc.NewServer(append(opts,
-		grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 			p.greeted.Do(p.greet)
 			return h(ctx, req)
@@ -131,6 +139,7 @@ func (p *process) watchSignals() {
 	go func() {
 		<-term
 		p.end("SIGTERM")
+		time.Sleep(linger)
 		os.Exit(0)
 	}()
 }

@@ -223,12 +223,25 @@ func (t *Transport) Close(ctx context.Context) error {
 	t.mu.closing = true
 	t.mu.Unlock()
 	var err error
-	if first && t.link() != nil {
+	switch {
+	case !first:
+		t.awaitEnd(ctx)
+	case t.link() != nil:
 		err = t.closePlugin(ctx)
 	}
 	t.fail(reason{rank: rankClosed, err: sdk.Errorf(sdk.Closed, "plugin %s: closed", t.label)})
 	<-t.done
 	return err
+}
+
+// awaitEnd gives another caller's Close its time.
+func (t *Transport) awaitEnd(ctx context.Context) {
+	ctx, cancel := t.callContext(ctx, closeTimeout)
+	defer cancel()
+	select {
+	case <-t.done:
+	case <-ctx.Done():
+	}
 }
 
 // closePlugin returns when the plugin has closed and everything that it sent
@@ -264,8 +277,8 @@ func (t *Transport) Err() error {
 	return t.mu.reason.err
 }
 
-// Progress counts the records moved either way. A plugin is alive if this
-// grows.
+// Progress counts the records that came from the plugin. If it grows, the
+// plugin is alive, whatever Health says.
 func (t *Transport) Progress() uint64 { return t.progress.Load() }
 
 // Dropped counts records that were well formed but meant nothing: of unknown

@@ -4,7 +4,10 @@
 // say which one was broken.
 package bounds
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 const (
 	// AttributeEntries and AttributeBytes bound what is published to peers.
@@ -72,10 +75,11 @@ func CheckSettings(settings []byte) error {
 	return nil
 }
 
-// Text cuts a text for people to its limit.
+// Text cuts a text for people to its limit, and makes it valid UTF-8, which
+// protobuf demands and C libraries do not always deliver.
 func Text(s string) string {
 	if len(s) > TextBytes {
-		return s[:TextBytes]
+		s = s[:TextBytes]
 	}
-	return s
+	return strings.ToValidUTF8(s, "")
 }
