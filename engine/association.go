@@ -38,9 +38,10 @@ type association struct {
 	successor *association
 	dead      error
 
-	box   *outbox.Box
-	hello helloState
-	in    *inbox.Session
+	box      *outbox.Box
+	lastSent time.Time // when a notification was last given to a transport
+	hello    helloState
+	in       *inbox.Session
 
 	remote   remoteTransports
 	paths    map[pathKey]*path

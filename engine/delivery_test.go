@@ -376,3 +376,41 @@ func TestHelloIsSharedByConcurrentCallers(t *testing.T) {
 		}
 	})
 }
+
+// A session that has rested for the longest deadline is replaced before its
+// next frame: the receiver may have ended it.
+func TestRestedSessionIsReplaced(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		_, before := w.connected(a, b)
+		time.Sleep(silence + time.Hour)
+		if n := b.Stats().Sessions; n != 0 {
+			t.Fatalf("the receiver still holds %d sessions", n)
+		}
+		d := w.notify(a, "b:1", "late")
+		if err := w.wait(d); err != nil {
+			t.Fatal(err)
+		}
+		r, err := w.receive(b, time.Second)
+		if err != nil || r.Name != "late" || r.Stamp.Session == before || r.Stamp.Seq != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// An endpoint that never lasts is connected at a bounded rate.
+func TestNoReconnectStorm(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		ended := 0
+		for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(time.Millisecond) {
+			ended += w.slow.End("a:1", "b:1", "")
+		}
+		if ended < 3 || ended > 20 {
+			t.Errorf("the endpoint was made, and ended, %d times in 10 s", ended)
+		}
+	})
+}

@@ -23,11 +23,12 @@ type endpoint struct {
 	remote     uint64 // the peer's instance
 	lane       *outbox.Lane
 
-	se       sdk.Endpoint // nil until Connect or Accept has returned
-	outgoing bool         // this side connects
-	ended    bool
-	owes     bool      // an ack; it is in a.owed
-	retired  time.Time // since when nothing new is to go over it
+	se        sdk.Endpoint // nil until Connect or Accept has returned
+	outgoing  bool         // this side connects
+	ended     bool
+	owes      bool // an ack; it is in a.owed
+	installed time.Time
+	retired   time.Time // since when nothing new is to go over it
 
 	inflight inflight
 
@@ -156,8 +157,14 @@ func (ep *endpoint) endLocked(err error) {
 	}
 	p.note(reason)
 	a.e.log.Info("endpoint ended", "peer", a.peer(), "transport", p.transport, "path", p.name, "pending", n, "reason", reason)
-	// Not fresh: while it is connected anew the next path carries at once.
-	p.fresh, p.failures, p.retryAt = false, 0, time.Now()
+	// While it is connected anew the next path carries. An endpoint that did
+	// not last is a failure, so that one that never lasts is no storm.
+	now := time.Now()
+	if now.Sub(ep.installed) < reconnectMax {
+		p.failedLocked(now, reason)
+		return
+	}
+	p.fresh, p.failures, p.retryAt = false, 0, now
 }
 
 // shut ends the endpoint from this side.

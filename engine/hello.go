@@ -35,7 +35,8 @@ func (a *association) helloIfNeededLocked() {
 	a.e.tasks.Go(a.sayHello)
 }
 
-// reopenLocked gives up the session: the receiver does not hold it.
+// reopenLocked gives up the session: the receiver does not hold it, or may not
+// any more.
 func (a *association) reopenLocked() {
 	a.hello.replaces = a.box.Session()
 	cause := sdk.Errorf(sdk.SessionUnknown, "the receiver no longer holds the session")
@@ -119,6 +120,7 @@ func (a *association) greeted(reply control.HelloReply) bool {
 	owner.proto = min(reply.Proto, *a.e.cfg.Notification.Proto)
 	if owner.box.Session() == 0 {
 		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
+		owner.lastSent = time.Time{}
 	}
 	owner.learnLocked(reply.Transports, reply.Version)
 	owner.pumpLocked()

@@ -179,7 +179,8 @@ func (a *association) installLocked(p *path, ep *endpoint, now time.Time) {
 		old.retired = now
 		p.retiring = append(p.retiring, old)
 	}
-	p.ep, p.connecting, p.fresh, p.failures, p.trouble = ep, nil, false, 0, ""
+	p.ep, p.connecting, p.fresh, p.trouble = ep, nil, false, ""
+	ep.installed = now
 }
 
 const (

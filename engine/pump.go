@@ -76,6 +76,10 @@ func (a *association) fillLocked(now time.Time) bool {
 			a.helloIfNeededLocked()
 			break
 		}
+		if a.restedLocked(now) {
+			a.reopenLocked()
+			break
+		}
 		if a.selfLane != nil {
 			if !a.loopLocked(x, now) {
 				break
@@ -99,6 +103,13 @@ func (a *association) fillLocked(now time.Time) bool {
 	return b.ep != nil
 }
 
+// restedLocked reports whether nothing was sent for so long that the receiver
+// may have ended the session by now: then another one is opened before the
+// next frame, while nothing is posted that would end with the old one.
+func (a *association) restedLocked(now time.Time) bool {
+	return !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
+}
+
 // putLocked adds a notification to the batch.
 func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Time) {
 	d := x.Owner.(*Delivery)
@@ -109,6 +120,7 @@ func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Tim
 		}
 	}
 	a.box.Posted(x, p.ep.lane, now)
+	a.lastSent = now
 	d.via = p
 	frame.Header{
 		Type: frame.NotifyCompat, Flags: frame.NeedsAck, Session: a.box.Session(),
