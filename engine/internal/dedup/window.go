@@ -9,6 +9,11 @@ import "github.com/hawser-transport/hawser/engine/internal/frame"
 // cannot fall out of the window.
 const Size = 4096
 
+// Last is the highest number that a session may use. No honest sender comes
+// near it; the bound keeps a hostile one away from where arithmetic wraps
+// around.
+const Last = 1<<63 - 1
+
 // Window knows which numbers of a session were taken: all up to the cumulative
 // mark, all that are Size or more below the high-water mark, and those with a
 // bit.
@@ -21,10 +26,10 @@ type Window struct {
 // Cumulative is the highest number up to which everything is resolved.
 func (w *Window) Cumulative() uint64 { return w.cum }
 
-// Seen reports whether a copy of seq would be a duplicate, or too late to
-// tell.
+// Seen reports whether a copy of seq would be a duplicate, too late to tell, or
+// beyond Last.
 func (w *Window) Seen(seq uint64) bool {
-	if seq <= w.cum || w.high >= Size && seq <= w.high-Size {
+	if seq <= w.cum || seq > Last || w.high >= Size && seq <= w.high-Size {
 		return true
 	}
 	return seq <= w.high && w.bit(seq)
@@ -38,9 +43,9 @@ func (w *Window) Take(seq uint64) {
 }
 
 // Resolve counts every number below floor as resolved: the sender has ended
-// them and will not ask again.
+// them and will not ask again. A floor beyond Last counts for nothing.
 func (w *Window) Resolve(floor uint64) {
-	if floor == 0 || floor-1 <= w.cum {
+	if floor == 0 || floor > Last || floor-1 <= w.cum {
 		return
 	}
 	w.raiseHigh(floor - 1)

@@ -72,9 +72,9 @@ func DecodeAck(cumulative uint64, b []byte, buf []Range) (Ack, error) {
 	for b = b[ackFixed:]; len(b) > 0; b = b[ackRange:] {
 		first := cumulative + uint64(le.Uint16(b))
 		count := uint64(le.Uint16(b[2:]))
-		// first > end+1: ascending, and never the number after the
-		// cumulative ack, which would then itself be cumulative.
-		if count == 0 || first < cumulative || first <= end+1 || first+count-1 < first {
+		// Ascending with a gap, and so never the number after the cumulative
+		// ack, which would then itself be cumulative; nothing wraps around.
+		if count == 0 || first < cumulative || first <= end || first-end == 1 || first+count-1 < first {
 			return Ack{}, ErrAck
 		}
 		end = first + count - 1

@@ -86,19 +86,23 @@ func IsTyped(b []byte) bool {
 // Decoding errors.
 var (
 	ErrShort   = errors.New("frame: too short")
+	ErrMagic   = errors.New("frame: not a typed frame")
 	ErrVersion = errors.New("frame: unknown version")
 	ErrType    = errors.New("frame: unknown type")
 	ErrFlags   = errors.New("frame: unknown flags")
 	ErrLength  = errors.New("frame: payload length differs from what is there")
 )
 
-// Decode takes a typed frame apart. The payload aliases b.
+// Decode takes a typed frame apart. The payload aliases b. All other rules,
+// such as which sequence numbers a session allows, are the caller's.
 func Decode(b []byte) (Header, []byte, error) {
-	if len(b) < HeaderSize || !IsTyped(b) {
+	if len(b) < HeaderSize {
 		return Header{}, nil, ErrShort
 	}
 	le := binary.LittleEndian
 	switch {
+	case !IsTyped(b):
+		return Header{}, nil, ErrMagic
 	case b[4] != Version:
 		return Header{}, nil, ErrVersion
 	case b[5] < 1 || b[5] > lastType:

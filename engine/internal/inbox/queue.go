@@ -5,6 +5,7 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
@@ -104,7 +105,9 @@ func (q *Queue[T]) tryGet() (item T, ok, closed bool) {
 	q.mu.Lock()
 	if q.mu.n == 0 {
 		closed = q.mu.closed
+		fed := q.fedLocked() // dropped, and only said so after the queue was emptied
 		q.mu.Unlock()
+		q.feed(fed)
 		return item, false, closed
 	}
 	s := &q.mu.ring[q.mu.head]
@@ -119,10 +122,14 @@ func (q *Queue[T]) tryGet() (item T, ok, closed bool) {
 	if more {
 		q.wake()
 	}
-	for _, session := range fed {
-		q.onRoom(session)
-	}
+	q.feed(fed)
 	return item, true, false
+}
+
+func (q *Queue[T]) feed(fed []*Session) {
+	for _, s := range fed {
+		q.onRoom(s)
+	}
 }
 
 // A session that hears of less than lowFrames and lowBytes of free room is
@@ -137,8 +144,7 @@ func (q *Queue[T]) fedLocked() []*Session {
 	if len(q.mu.hungry) == 0 {
 		return nil
 	}
-	free, freeBytes := q.frames-q.mu.n, q.bytes-q.mu.bytes
-	if q.mu.n > 0 && (free < 2*q.lowFrames() || freeBytes < 2*q.lowBytes()) {
+	if !q.plentyLocked() {
 		return nil
 	}
 	n := len(q.mu.hungry)
@@ -146,39 +152,50 @@ func (q *Queue[T]) fedLocked() []*Session {
 		n = min(n, 64)
 	}
 	fed := append([]*Session(nil), q.mu.hungry[:n]...)
-	q.mu.hungry = append(q.mu.hungry[:0], q.mu.hungry[n:]...)
+	q.mu.hungry = slices.Delete(q.mu.hungry, 0, n)
 	for _, s := range fed {
 		s.hungry.Store(false)
 	}
 	return fed
 }
 
+// plentyLocked reports whether a hungry session is worth an ack.
+func (q *Queue[T]) plentyLocked() bool {
+	return q.mu.n == 0 || q.frames-q.mu.n >= 2*q.lowFrames() && q.bytes-q.mu.bytes >= 2*q.lowBytes()
+}
+
 // share is how many frames and bytes one session may count on: the free room,
 // at most its part among the active sessions, at least one frame while there
-// is a free place.
-func (q *Queue[T]) share(s *Session) (frames, bytes uint64) {
+// is a free place; an idle session has one frame's share. To a session that
+// something was dropped of it says that there is none, which is how its sender
+// learns of that, and has the room, if there is any, told right after.
+func (q *Queue[T]) share(s *Session, idle, dropped bool) (frames, bytes uint64) {
 	active := q.active.count()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	free, freeBytes := q.frames-q.mu.n, q.bytes-q.mu.bytes
-	if (free < q.lowFrames() || freeBytes < q.lowBytes()) && s.hungry.CompareAndSwap(false, true) {
+	if (dropped || free < q.lowFrames() || freeBytes < q.lowBytes()) && s.hungry.CompareAndSwap(false, true) {
 		q.mu.hungry = append(q.mu.hungry, s)
 	}
-	if free <= 0 || freeBytes <= 0 {
+	switch {
+	case dropped && q.plentyLocked():
+		q.wake()
 		return 0, 0
+	case dropped || free <= 0 || freeBytes <= 0:
+		return 0, 0
+	case idle:
+		return 1, 1
 	}
 	return uint64(min(free, max(1, q.frames/active))), uint64(min(freeBytes, max(1, q.bytes/active)))
 }
 
-// Forget drops a session that has ended from those that wait for room.
+// Forget drops a session that has ended from those that wait for room, for
+// good.
 func (q *Queue[T]) Forget(s *Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, h := range q.mu.hungry {
-		if h == s {
-			q.mu.hungry = append(q.mu.hungry[:i], q.mu.hungry[i+1:]...)
-			return
-		}
+	if s.hungry.Swap(true) {
+		q.mu.hungry = slices.DeleteFunc(q.mu.hungry, func(h *Session) bool { return h == s })
 	}
 }
 

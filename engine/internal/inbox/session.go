@@ -25,10 +25,12 @@ type Session struct {
 
 	mu struct {
 		sync.Mutex
-		window dedup.Window
-		acks   uint64
-		seen   time.Time
-		active bool
+		window  dedup.Window
+		acks    uint64
+		seen    time.Time
+		active  bool
+		ended   bool
+		dropped bool // something, for want of room, and no ack has said so yet
 	}
 }
 
@@ -62,6 +64,8 @@ const (
 	NoRoom
 	// OutOfRange: its number is beyond what its floor allows.
 	OutOfRange
+	// Ended: the session has ended meanwhile; it was dropped.
+	Ended
 )
 
 // Take judges a notification of this session: it tests the window, tries the
@@ -71,20 +75,24 @@ const (
 func (s *Session) Take(h frame.Header, proto int, now time.Time, put func() bool) Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.mu.ended {
+		return Ended
+	}
 	s.touchLocked(now)
+	if h.Seq == 0 || h.Seq > dedup.Last {
+		return OutOfRange
+	}
 	if proto >= 2 {
 		if h.Ack == 0 || h.Seq < h.Ack || h.Seq-h.Ack >= dedup.Size {
 			return OutOfRange
 		}
 		s.mu.window.Resolve(h.Ack)
 	}
-	if h.Seq == 0 {
-		return OutOfRange
-	}
 	if s.mu.window.Seen(h.Seq) {
 		return Duplicate
 	}
 	if !put() {
+		s.mu.dropped = true
 		return NoRoom
 	}
 	s.mu.window.Take(h.Seq)
@@ -95,15 +103,21 @@ func (s *Session) Take(h frame.Header, proto int, now time.Time, put func() bool
 func (s *Session) Floor(floor uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.mu.ended {
+		return
+	}
 	s.touchLocked(now)
 	s.mu.window.Resolve(floor)
 }
 
-// Ack makes the session's next acknowledgement. buf is used for its ranges.
+// Ack makes the session's next acknowledgement. buf is used for its ranges. The
+// first one after a drop for want of room grants none.
 func (q *Queue[T]) Ack(s *Session, buf []frame.Range) (number uint64, a frame.Ack) {
-	frames, bytes := q.share(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Under the session's lock: a higher number never carries older room.
+	frames, bytes := q.share(s, !s.mu.active, s.mu.dropped)
+	s.mu.dropped = false
 	s.mu.acks++
 	a.Cumulative = s.mu.window.Cumulative()
 	a.RoomSeq, a.RoomBytes = a.Cumulative+frames, bytes
@@ -113,9 +127,9 @@ func (q *Queue[T]) Ack(s *Session, buf []frame.Range) (number uint64, a frame.Ac
 
 // Room is what a hello grants.
 func (q *Queue[T]) Room(s *Session) (seq, bytes uint64) {
-	frames, bytes := q.share(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	frames, bytes := q.share(s, !s.mu.active, false)
 	return s.mu.window.Cumulative() + frames, bytes
 }
 
@@ -128,10 +142,11 @@ func (s *Session) touchLocked(now time.Time) {
 }
 
 // Rest stops counting the session as active if it has been silent for a
-// minute, or, with ended, in any case.
+// minute, or, with ended, in any case and for good.
 func (s *Session) Rest(now time.Time, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.mu.ended = s.mu.ended || ended
 	if s.mu.active && (ended || now.Sub(s.mu.seen) >= idle) {
 		s.mu.active = false
 		s.busy.add(-1)

@@ -276,20 +276,22 @@ func (b *Box) unlink(e *Entry) {
 
 // Ack takes in an acknowledgement and returns the entries it resolves; they
 // are no longer the box's. number is the ack's own: room is taken from the
-// highest only.
+// highest only. An ack that names a number which was never drawn is not for
+// what this box has sent, and nothing of it counts.
 func (b *Box) Ack(number uint64, a frame.Ack, now time.Time, buf []*Entry) []*Entry {
 	resolved := buf[:0]
-	for seq := b.low; seq <= a.Cumulative && seq < b.next; seq++ {
+	if b.session == 0 || !b.drawn(a) {
+		return resolved
+	}
+	for seq := b.low; seq <= a.Cumulative; seq++ {
 		resolved = b.resolve(seq, now, resolved)
 	}
 	for _, r := range a.Ranges {
-		for seq := max(r.First, b.low); seq <= r.Last && seq < b.next; seq++ {
+		for seq := max(r.First, b.low); seq <= r.Last; seq++ {
 			resolved = b.resolve(seq, now, resolved)
 		}
 	}
-	if a.Cumulative < b.next {
-		b.acked = max(b.acked, a.Cumulative)
-	}
+	b.acked = max(b.acked, a.Cumulative)
 	if len(resolved) > 0 {
 		b.rto.progress()
 	}
@@ -299,6 +301,19 @@ func (b *Box) Ack(number uint64, a frame.Ack, now time.Time, buf []*Entry) []*En
 	}
 	b.fastResend()
 	return resolved
+}
+
+// drawn reports whether everything that the ack names has been drawn.
+func (b *Box) drawn(a frame.Ack) bool {
+	if a.Cumulative >= b.next {
+		return false
+	}
+	for _, r := range a.Ranges {
+		if r.Last >= b.next {
+			return false
+		}
+	}
+	return true
 }
 
 func (b *Box) resolve(seq uint64, now time.Time, resolved []*Entry) []*Entry {
@@ -316,14 +331,17 @@ func (b *Box) resolve(seq uint64, now time.Time, resolved []*Entry) []*Entry {
 	return append(resolved, e)
 }
 
-// setRoom takes a new limit. What was sent, then fell beyond a shrunken limit
-// and is within it again was dropped for want of room, or nearly so: it is
-// sent again at once, over the same lane if that is usable.
+// setRoom takes a new limit. At room 0 what is under way counts as dropped for
+// want of room: it is sent again as soon as the limit allows, over the same
+// lane if that is usable. A limit that shrinks to more than that says nothing
+// about what is under way beyond it.
 func (b *Box) setRoom(seq, bytes uint64) {
-	old := b.roomSeq
 	b.roomSeq, b.roomBytes = seq, bytes
-	for s := max(old+1, b.low); s <= seq && s < b.next; s++ {
-		if e := b.at(s); e != nil && e.where == sent {
+	if b.low <= seq {
+		return
+	}
+	for _, l := range b.lanes {
+		for e := l.list.head; e != nil; e = l.list.head {
 			b.again(e, nil)
 		}
 	}
@@ -333,7 +351,7 @@ func (b *Box) setRoom(seq, bytes uint64) {
 // lane are acked.
 func (b *Box) fastResend() {
 	for _, l := range b.lanes {
-		for e := l.list.head; e != nil && e.order < l.acked[0] && e.seq <= b.roomSeq; e = l.list.head {
+		for e := l.list.head; e != nil && e.order < l.acked[0]; e = l.list.head {
 			b.again(e, nil)
 		}
 	}

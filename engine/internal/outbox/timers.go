@@ -51,25 +51,22 @@ func (b *Box) AckTimeout() time.Duration { return b.rto.value() }
 
 // Timeouts takes the entries whose ack is overdue, to be sent again, elsewhere
 // if possible, and returns their number per lane. What the receiver has no
-// room for is not overdue; it waits anew.
+// room for now is no loss and no reason to change path: it is sent again when
+// there is room.
 func (b *Box) Timeouts(now time.Time) map[*Lane]int {
 	var late map[*Lane]int
 	wait := b.rto.value()
 	for _, l := range b.lanes {
-		last := l.list.tail
 		for e := l.list.head; e != nil && now.Sub(e.sentAt) >= wait; e = l.list.head {
-			if e.seq <= b.roomSeq {
-				b.again(e, l.Owner)
-				if late == nil {
-					late = map[*Lane]int{}
-				}
-				late[l]++
-			} else {
-				b.rearm(e, now)
+			if e.seq > b.roomSeq {
+				b.again(e, nil)
+				continue
 			}
-			if e == last {
-				break
+			b.again(e, l.Owner)
+			if late == nil {
+				late = map[*Lane]int{}
 			}
+			late[l]++
 		}
 	}
 	if late != nil {
@@ -85,14 +82,6 @@ func (b *Box) Rearm(now time.Time) {
 			e.sentAt = now
 		}
 	}
-}
-
-func (b *Box) rearm(e *Entry, now time.Time) {
-	l := e.lane
-	l.list.remove(e)
-	b.order++
-	e.order, e.sentAt = b.order, now
-	l.list.pushBack(e)
 }
 
 // creditTimer paces requests for room.
@@ -113,7 +102,7 @@ func (b *Box) needsCredit() bool {
 		}
 		return b.next > b.roomSeq || b.roomBytes == 0
 	}
-	if b.low > b.roomSeq {
+	if b.low > b.roomSeq || b.resend.n > 0 && b.resend.tail.seq > b.roomSeq {
 		return true
 	}
 	return b.waiting.n > 0 && (b.next > b.roomSeq || b.bytes >= b.roomBytes)

@@ -3,6 +3,7 @@
 package ranker
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -31,7 +32,7 @@ func Order(cs []Candidate, now time.Time) []int {
 	soonest := -1
 	for i, c := range cs {
 		if c.PausedUntil.After(now) {
-			if soonest < 0 || c.PausedUntil.Before(cs[soonest].PausedUntil) {
+			if soonest < 0 || sooner(c, cs[soonest]) {
 				soonest = i
 			}
 			continue
@@ -44,12 +45,7 @@ func Order(cs []Candidate, now time.Time) []int {
 		}
 		return order
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		if d := cs[a].Transport - cs[b].Transport; d != 0 {
-			return d
-		}
-		return cs[a].Path - cs[b].Path
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return compare(cs[a], cs[b]) })
 	taken, transport := 0, -1
 	return slices.DeleteFunc(order, func(i int) bool {
 		if cs[i].Transport != transport {
@@ -58,4 +54,15 @@ func Order(cs []Candidate, now time.Time) []int {
 		taken++
 		return taken > MaxPaths
 	})
+}
+
+// compare orders candidates as configured.
+func compare(a, b Candidate) int {
+	return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Path, b.Path))
+}
+
+// sooner reports whether a's pause ends before b's; of two that end together
+// the one that is configured first comes first.
+func sooner(a, b Candidate) bool {
+	return cmp.Or(a.PausedUntil.Compare(b.PausedUntil), compare(a, b)) < 0
 }
