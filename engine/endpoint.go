@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"runtime"
 	"slices"
 	"time"
 
@@ -193,6 +194,13 @@ func (ep *endpoint) Received(frames [][]byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	ep.applyLocked(&in)
+	if in.owes {
+		// Whoever the notification woke may have something to say: then the
+		// ack shares its write.
+		a.mu.Unlock()
+		runtime.Gosched()
+		a.mu.Lock()
+	}
 	a.pumpLocked()
 }
 

@@ -173,7 +173,7 @@ func (e *servedEndpoint) Received(frames [][]byte) {
 		}
 		e.out.records = append(e.out.records, link.Record{Type: link.Received, Endpoint: e.id, Payload: f})
 	}
-	e.out.send()
+	e.out.send(0)
 }
 
 // Ended is Handler's.
@@ -188,7 +188,7 @@ func (e *servedEndpoint) Ended(err error) {
 		Type: link.Ended, Endpoint: e.id, ID: uint64(codeFor(err)),
 		Payload: []byte(bounds.Text(err.Error())),
 	})
-	e.out.send()
+	e.out.send(0)
 }
 
 // outbound gathers records for one endpoint and sends them, blocking while the
@@ -214,18 +214,20 @@ func (o *outbound) complete(id uint64, outcome Outcome, code Code) {
 func (o *outbound) flush() {
 	if o.runs.IDs() > 0 {
 		o.records = append(o.records, link.Record{Type: link.Complete, Endpoint: o.endpoint, Payload: o.runs.Payload()})
-		o.send()
+		// Nobody waits for an outcome to the microsecond, and received frames
+		// often follow: they share a write.
+		o.send(link.More)
 		o.runs.Reset()
 	}
 }
 
 // send sends the records. Its failure does not matter to the caller: the
 // link's end ends everything.
-func (o *outbound) send() {
+func (o *outbound) send(mode link.Mode) {
 	if len(o.records) == 0 {
 		return
 	}
-	if _, err := o.s.carrier.Send(o.records, link.Wait); err != nil && !errors.Is(err, link.ErrClosed) {
+	if _, err := o.s.carrier.Send(o.records, mode|link.Wait); err != nil && !errors.Is(err, link.ErrClosed) {
 		o.s.log.Error("record refused by the link", "err", err)
 	}
 	clear(o.records)

@@ -69,7 +69,7 @@ func (r *linkReader) handle(recs []link.Record) {
 		case link.Ping:
 			r.flush()
 			r.out.records = append(r.out.records, link.Record{Type: link.Pong, ID: rec.ID})
-			r.out.send()
+			r.out.send(0)
 		case link.Files:
 			r.s.keepFiles(rec.Files)
 		default:
