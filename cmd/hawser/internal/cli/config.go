@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-transport/hawser/engine"
+)
+
+func newConfig() *cobra.Command {
+	return group("config", "Check, show and describe the configuration",
+		newConfigCheck(), newConfigShow(), newConfigSchema())
+}
+
+// faultJSON is one fault of a configuration.
+type faultJSON struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Message string `json:"message"`
+}
+
+type checkJSON struct {
+	File     string      `json:"file,omitempty"`
+	OK       bool        `json:"ok"`
+	Faults   []faultJSON `json:"faults"`
+	Warnings []string    `json:"warnings"`
+}
+
+func newConfigCheck() *cobra.Command {
+	var (
+		f       engineFlags
+		plugins bool
+		o       *output
+		command = &cobra.Command{
+			Use:   "check [FILE]",
+			Short: "Check a configuration file",
+			Long: `Checks a configuration file and the overrides in the environment, and names
+each fault with file, line and column. Warns of transports whose plugin's binary
+is missing or is not the approved one. With --plugins it also runs each
+transport's plugin with --describe and checks the transport's settings, and then
+what is wrong with a plugin is a fault.
+
+Exits with 0 if there is no fault, else with 1.`,
+			Args: rangeArgs(0, 1, ""),
+		}
+	)
+	f.addConfigFlags(command)
+	command.Flags().BoolVar(&plugins, "plugins", false, "also ask the plugins whether they accept the settings")
+	o = outputFlag(command)
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.file(args); err != nil {
+			return err
+		}
+		result := f.check(cmd.Context(), plugins)
+		return result.print(cmd, *o)
+	}
+	return command
+}
+
+// file takes the file from an argument or --config.
+func (f *engineFlags) file(args []string) error {
+	switch {
+	case len(args) == 1 && f.config != "":
+		return usageError("FILE and --config exclude each other")
+	case len(args) == 1:
+		f.config = args[0]
+	case f.config == "":
+		f.config = os.Getenv(configVariable)
+	}
+	return nil
+}
+
+func (f *engineFlags) check(ctx context.Context, plugins bool) checkJSON {
+	r := checkJSON{File: f.config, Faults: []faultJSON{}, Warnings: []string{}}
+	cfg, err := f.load()
+	if err != nil {
+		r.Faults = faultsOf(err)
+		return r
+	}
+	if plugins {
+		faults, err := engine.CheckPlugins(ctx, cfg)
+		for _, fault := range append(faults, err) {
+			if fault != nil {
+				r.Faults = append(r.Faults, faultJSON{Message: fault.Error()})
+			}
+		}
+	} else {
+		r.Warnings, err = pluginWarnings(cfg)
+		if err != nil {
+			r.Faults = append(r.Faults, faultJSON{Message: err.Error()})
+		}
+	}
+	r.OK = len(r.Faults) == 0
+	return r
+}
+
+func faultsOf(err error) []faultJSON {
+	var all engine.ConfigErrors
+	if !errors.As(err, &all) {
+		return []faultJSON{{Message: err.Error()}}
+	}
+	var list []faultJSON
+	for _, e := range all {
+		list = append(list, faultJSON{e.Source, e.Line, e.Column, e.Key, e.Message})
+	}
+	return list
+}
+
+func pluginWarnings(cfg engine.Config) ([]string, error) {
+	warnings := []string{}
+	found, err := engine.FindPlugins(cfg)
+	for _, p := range found {
+		if len(p.Transports) == 0 {
+			continue
+		}
+		switch p.State() {
+		case engine.PluginMissing:
+			warnings = append(warnings, p.Err.Error())
+		case engine.PluginChanged:
+			warnings = append(warnings, fmt.Sprintf("transport %s: %s is not the approved binary: its SHA-256 is %s, expected %s",
+				p.Transports[0], p.Path, p.SHA256, p.Approved))
+		}
+	}
+	return warnings, err
+}
+
+func (r checkJSON) print(cmd *cobra.Command, o output) error {
+	if o == outputJSON {
+		if err := document(cmd.OutOrStdout(), r); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range r.Faults {
+			fmt.Fprintln(cmd.ErrOrStderr(), f)
+		}
+		for _, w := range r.Warnings {
+			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", w)
+		}
+		if r.OK {
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: ok\n", orDefaults(r.File))
+		}
+	}
+	if !r.OK {
+		return silently(exitUsage)
+	}
+	return nil
+}
+
+func orDefaults(file string) string {
+	if file == "" {
+		return "the defaults and the environment"
+	}
+	return file
+}
+
+// String is the fault as compilers write it.
+func (f faultJSON) String() string {
+	at := f.File
+	if f.Line > 0 {
+		at = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
+	}
+	text := f.Message
+	if f.Key != "" {
+		text = f.Key + ": " + text
+	}
+	if at != "" {
+		text = at + ": " + text
+	}
+	return text
+}
+
+func newConfigShow() *cobra.Command {
+	var (
+		f       engineFlags
+		command = &cobra.Command{
+			Use:   "show [FILE]",
+			Short: "Show the configuration that would be used, and where each value comes from",
+			Args:  rangeArgs(0, 1, ""),
+		}
+	)
+	command.Flags().StringVar(&f.config, "config", "", "configuration file (default: $"+configVariable+", else none)")
+	o := outputFlag(command)
+	command.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := f.file(args); err != nil {
+			return err
+		}
+		loaded, err := engine.ReadConfig(f.config, os.Environ())
+		if err != nil {
+			return &failure{code: exitUsage, err: err}
+		}
+		if *o == outputJSON {
+			return document(cmd.OutOrStdout(), loaded.Settings())
+		}
+		_, err = cmd.OutOrStdout().Write(loaded.Show())
+		return err
+	}
+	return command
+}
+
+func newConfigSchema() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "schema",
+		Short: "Print the configuration file's JSON schema, for editors and checks",
+		Args:  noArgs,
+	}
+	outputFlag(command) // it is JSON either way
+	command.RunE = func(cmd *cobra.Command, _ []string) error {
+		return document(cmd.OutOrStdout(), json.RawMessage(engine.ConfigSchema()))
+	}
+	return command
+}

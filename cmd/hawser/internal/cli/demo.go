@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/demo"
+)
+
+func newDemo() *cobra.Command {
+	var (
+		f       demoFlags
+		command = &cobra.Command{
+			Use:   "demo",
+			Short: "Two nodes, thousands of notifications, faults, and a table of what arrived",
+			Long: `Starts two nodes on this machine, each with its plugins in processes of their
+own, and sends 4000 notifications from one to the other in each row of a table:
+2000 that stand for a transfer's, 2000 that stand alone, and an END marker when
+all of them have ended. Meanwhile plugins and nodes are killed, stopped and
+taken away. A row holds if every notification arrived, each once.
+
+Each row tells which transports carried how many, at which notification each
+fault landed, and how it shows that the fault really happened. Exits with 0 if
+all rows hold, and with 2 if one does not.`,
+			Args: noArgs,
+		}
+	)
+	flags := command.Flags()
+	flags.StringArrayVar(&f.rows, "row", nil, "run this row only: a number, a name or a part of one; may be repeated")
+	flags.BoolVar(&f.list, "list", false, "list the rows and run nothing")
+	flags.Uint64Var(&f.seed, "seed", 0, "make the random moments from this number (default: a random one)")
+	flags.IntVar(&f.count, "count", 4000, "notifications in a row")
+	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are (default: HAWSER_PLUGIN_PATH, then beside this program)")
+	flags.StringVar(&f.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the nodes log")
+	f.output = outputFlag(command)
+	command.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !cmd.Flags().Changed("seed") {
+			f.seed = rand.Uint64N(1 << 32)
+		}
+		return f.run(cmd)
+	}
+	return command
+}
+
+type demoFlags struct {
+	rows             []string
+	list, verbose    bool
+	seed             uint64
+	count            int
+	pluginsDir, lock string
+	output           *output
+}
+
+// minDemo is the smallest number of notifications in which ten faults fit.
+const minDemo = 400
+
+func (f *demoFlags) run(cmd *cobra.Command) error {
+	rows, err := demo.Choose(f.rows)
+	if err != nil {
+		return usageError("--row: %v", err)
+	}
+	if f.count < minDemo || f.count > 1_000_000 {
+		return usageError("--count must be %d to 1000000, not %d", minDemo, f.count)
+	}
+	if f.list {
+		return f.printRows(cmd.OutOrStdout(), rows)
+	}
+	o := demo.Options{
+		PluginsDir: f.pluginsDir, Lock: f.lock, Rows: rows, Count: f.count, Seed: f.seed,
+		NodeArgs: []string{"--log-level", "warn"},
+	}
+	if f.verbose {
+		o.NodeArgs, o.Stderr = []string{"--log-level", "info"}, cmd.ErrOrStderr()
+	}
+	bar := newStatus(cmd.ErrOrStderr())
+	defer bar.clear()
+	o.Progress = func(row demo.Row, p demo.Progress) {
+		bar.show(fmt.Sprintf("%s: %d of %d sent, %d received", row.Scenario, min(p.Sent, p.Count), p.Count, p.Received))
+	}
+	out, held := cmd.OutOrStdout(), 0
+	if *f.output == outputText {
+		fmt.Fprintf(out, "Two nodes, each with its plugins in processes of their own; %d notifications a row; seed %d.\n", f.count, f.seed)
+	}
+	o.Report = func(r demo.Result) {
+		bar.clear()
+		if r.Holds {
+			held++
+		}
+		if *f.output == outputText {
+			demo.PrintText(out, r)
+		} else {
+			demo.PrintJSON(out, r)
+		}
+	}
+	all, err := demo.Run(cmd.Context(), o)
+	bar.clear()
+	if err != nil {
+		return err
+	}
+	return f.summary(out, all, held, len(rows))
+}
+
+// summary is the last line.
+func (f *demoFlags) summary(out io.Writer, all bool, held, rows int) error {
+	if *f.output == outputJSON {
+		_ = line(out, struct {
+			Holds bool   `json:"holds"`
+			Held  int    `json:"rows_held"`
+			Rows  int    `json:"rows"`
+			Seed  uint64 `json:"seed"`
+		}{all, held, rows, f.seed})
+	} else {
+		fmt.Fprintf(out, "%d of %d rows hold.\n", held, rows)
+	}
+	if !all {
+		return silently(exitFailed)
+	}
+	return nil
+}
+
+func (f *demoFlags) printRows(out io.Writer, rows []demo.Row) error {
+	if *f.output == outputJSON {
+		return document(out, rows)
+	}
+	for i, r := range rows {
+		fmt.Fprintf(out, "%d  %-18s  %s\n", i+1, r.Name, r.Scenario)
+	}
+	return nil
+}
+
+func newDemoNode() *cobra.Command {
+	c := &cobra.Command{Use: demo.NodeCommand, Hidden: true, Args: noArgs}
+	level := logFlag(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		return demo.ServeNode(cmd.Context(), input(cmd), cmd.OutOrStdout(), newLogger(cmd.ErrOrStderr(), *level))
+	}
+	return c
+}
+
+// input is stdin as something that can be closed.
+func input(cmd *cobra.Command) io.ReadCloser {
+	if c, ok := cmd.InOrStdin().(io.ReadCloser); ok {
+		return c
+	}
+	return io.NopCloser(cmd.InOrStdin())
+}
+
+// newLogger logs to w.
+func newLogger(w io.Writer, level slog.Level) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}

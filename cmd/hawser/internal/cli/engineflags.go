@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// configVariable names the configuration file if --config does not.
+const configVariable = "HAWSER_CONFIG"
+
+// engineFlags are those of every command that opens an engine.
+type engineFlags struct {
+	config     string
+	name       string
+	pluginsDir string
+	lock       string
+	transports []string
+	peers      []string
+	listen     string
+	advertise  string
+	level      *slog.Level
+}
+
+// addConfigFlags adds those that say which configuration and plugins count.
+func (f *engineFlags) addConfigFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.config, "config", "", "configuration file (default: $"+configVariable+", else none)")
+	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "overrides plugins.dir: where the plugins' binaries are")
+	flags.StringVar(&f.lock, "plugins-lock", "", "overrides plugins.lock: file of the binaries' checksums")
+}
+
+// add adds those of commands that open an engine.
+func (f *engineFlags) add(cmd *cobra.Command) {
+	f.addConfigFlags(cmd)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.transports, "transports", nil, "overrides the transports and their order of preference, e.g. tcp,rpcfallback")
+	flags.StringArrayVar(&f.peers, "peer", nil, "adds NAME=HOST:PORT to the static registry; may be repeated")
+	f.level = logFlag(cmd)
+}
+
+// addListen adds those of commands whose engine peers find by its address.
+func (f *engineFlags) addListen(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.listen, "listen", "", "overrides control.listen: the address to listen on; port 0 is a free one")
+	flags.StringVar(&f.advertise, "advertise", "", "overrides control.advertise: the address that peers are told")
+}
+
+// load reads the configuration file and applies the environment and the flags.
+func (f *engineFlags) load() (engine.Config, error) {
+	path := f.config
+	if path == "" {
+		path = os.Getenv(configVariable)
+	}
+	loaded, err := engine.ReadConfig(path, os.Environ())
+	if err != nil {
+		return engine.Config{}, &failure{code: exitUsage, err: err}
+	}
+	cfg := loaded.Config
+	for _, o := range []struct {
+		value string
+		field *string
+	}{
+		{f.name, &cfg.Node.Name}, {f.listen, &cfg.Control.Listen}, {f.advertise, &cfg.Control.Advertise},
+		{f.pluginsDir, &cfg.Plugins.Dir}, {f.lock, &cfg.Plugins.Lock},
+	} {
+		if o.value != "" {
+			*o.field = o.value
+		}
+	}
+	if err := f.addPeers(&cfg); err != nil {
+		return engine.Config{}, err
+	}
+	if len(f.transports) > 0 {
+		cfg.Transports = chooseTransports(cfg.Transports, f.transports)
+	}
+	if _, err := cfg.Effective(); err != nil {
+		return engine.Config{}, &failure{code: exitUsage, err: err}
+	}
+	return cfg, nil
+}
+
+func (f *engineFlags) addPeers(cfg *engine.Config) error {
+	for _, p := range f.peers {
+		name, address, ok := strings.Cut(p, "=")
+		if !ok || name == "" || address == "" {
+			return usageError("--peer must be NAME=HOST:PORT, not %q", p)
+		}
+		if cfg.Registry.Static == nil {
+			cfg.Registry.Static = map[string]string{}
+		}
+		cfg.Registry.Type, cfg.Registry.Static[name] = "static", address
+	}
+	return nil
+}
+
+// chooseTransports keeps the settings of those that were configured.
+func chooseTransports(configured []engine.TransportConfig, names []string) []engine.TransportConfig {
+	list := []engine.TransportConfig{}
+	for _, name := range names {
+		t := engine.TransportConfig{Name: strings.TrimSpace(name)}
+		if i := slices.IndexFunc(configured, func(c engine.TransportConfig) bool { return c.Name == t.Name }); i >= 0 {
+			t = configured[i]
+		}
+		list = append(list, t)
+	}
+	return list
+}
+
+// open loads the configuration and opens an engine with it.
+func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, engine.Config, error) {
+	cfg, err := f.load()
+	if err != nil {
+		return nil, cfg, err
+	}
+	e, err := engine.Open(ctx, cfg, engine.WithLogger(newLogger(log, *f.level)))
+	if err != nil {
+		return nil, cfg, fmt.Errorf("the engine could not start: %w", err)
+	}
+	return e, cfg, nil
+}
+
+// logFlag gives a command its --log-level.
+func logFlag(cmd *cobra.Command) *slog.Level {
+	level := slog.LevelWarn
+	cmd.Flags().TextVar(&level, "log-level", slog.LevelWarn, "what to log to stderr: debug, info, warn or error")
+	return &level
+}
+
+// shut closes an engine, waiting for what is pending for a while.
+func shut(e *engine.Engine, drain time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), drain, fmt.Errorf("%v were over", drain))
+	defer cancel()
+	return e.Close(ctx)
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Streams are the process's standard streams.
+type Streams struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
+}
+
+// Run runs the command line and returns the exit code.
+func Run(ctx context.Context, args []string, s Streams) int {
+	root := newRoot(s)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	code := exitCode(ctx, err)
+	switch {
+	case err == nil || errors.Is(err, errReported):
+	case code == exitInterrupted:
+		fmt.Fprintln(s.Err, "hawser: interrupted")
+	default:
+		report(s.Err, cmd, err)
+	}
+	return code
+}
+
+func newRoot(s Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "hawser",
+		Short: "Move notifications between processes, whatever fails in between",
+		Long: `Hawser moves notifications between processes over whatever transports carry
+them best right now. Transports are plugins, processes of their own: they can
+crash, hang and be replaced while traffic goes on.
+
+Start with ` + "`hawser demo`" + `, which shows it on this machine.
+
+` + exitCodesHelp,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(
+		newDemo(), newDemoNode(), newNode(), newSend(), newRecv(), newBench(), newBenchNode(),
+		newPlugin(), newConfig(), newVersion(),
+	)
+	return root
+}
+
+// group is a command that only has commands.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	c.AddCommand(commands...)
+	return c
+}
+
+// noSuchCommand refuses arguments of a command that only has commands.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usageError("unknown command %q for %q%s", args[0], cmd.CommandPath(), didYouMean(cmd.SuggestionsFor(args[0])))
+}
+
+// flagError names the flag that was meant.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return usageError("%v", err)
+	}
+	// Cobra finds near commands; flags are near by the same measure.
+	near := &cobra.Command{SuggestionsMinimumDistance: 2}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			near.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		}
+	})
+	var flags []string
+	for _, name := range near.SuggestionsFor(unknown.GetSpecifiedName()) {
+		flags = append(flags, "--"+name)
+	}
+	return usageError("%v%s", err, didYouMean(flags))
+}
+
+func didYouMean(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(names, " or ") + "?"
+}
+
+// report prints an error, each line of it under the program's name.
+func report(w io.Writer, cmd *cobra.Command, err error) {
+	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
+		fmt.Fprintf(w, "hawser: %s\n", line)
+	}
+	if hint := hintFor(err); hint != "" {
+		fmt.Fprintf(w, "hawser: hint: %s\n", hint)
+	}
+	var usage *failure
+	if errors.As(err, &usage) && usage.help && cmd != nil {
+		fmt.Fprintf(w, "hawser: see `%s --help`\n", cmd.CommandPath())
+	}
+}
+
+// rangeArgs wants a number of arguments.
+func rangeArgs(from, to int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < from:
+			return usageError("missing argument: %s", what)
+		case len(args) > to && to == 0:
+			return usageError("unexpected argument %q: this command takes none", args[0])
+		case len(args) > to:
+			return usageError("unexpected argument %q", args[to])
+		}
+		return nil
+	}
+}
+
+var noArgs = rangeArgs(0, 0, "")

@@ -1,0 +1,260 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// Options are a run's.
+type Options struct {
+	// PluginsDir and Lock are plugins.dir and plugins.lock of both nodes.
+	PluginsDir, Lock string
+	// Rows are those to run.
+	Rows []Row
+	// Count is how many notifications a row sends, beside END.
+	Count int
+	// Seed makes what is random in a row.
+	Seed uint64
+	// NodeArgs follow the hidden command's name, and Stderr takes what the
+	// nodes log; nil keeps the end of it.
+	NodeArgs []string
+	Stderr   io.Writer
+	// Report is called with each row as it finishes, Progress several times a
+	// second while it runs.
+	Report   func(Result)
+	Progress func(Row, Progress)
+}
+
+// Progress is how far a row is.
+type Progress struct{ Sent, Received, Count int }
+
+// Result is how a row went.
+type Result struct {
+	Row
+	Holds    bool     `json:"holds"`
+	Problems []string `json:"problems,omitempty"`
+	Tally
+	// Resent and HandedOver are the sender's counts, Suppressed the copies
+	// that the receiver's engine recognised.
+	Resent     uint64   `json:"resent"`
+	HandedOver uint64   `json:"handed_over"`
+	Suppressed uint64   `json:"suppressed"`
+	Faults     []*Fault `json:"faults,omitempty"`
+	Notes      []string `json:"notes,omitempty"`
+	GapMS      float64  `json:"longest_gap_ms"`
+	TookMS     float64  `json:"took_ms"`
+	// Words are the ends of what the nodes logged, if the row does not hold.
+	Words map[string]string `json:"logs,omitempty"`
+}
+
+// rowTimeout bounds a row: longer than any notification's deadline.
+const rowTimeout = 60 * time.Second
+
+// firstCycle is what a fault takes as long as nothing is known of it.
+const firstCycle = 400 * time.Millisecond
+
+// settle is how long a row listens after END, for what should not come.
+const settle = 250 * time.Millisecond
+
+// Run runs the rows. It returns whether all held; an error means that the
+// table could not be run.
+func Run(ctx context.Context, o Options) (bool, error) {
+	if err := o.check(); err != nil {
+		return false, err
+	}
+	all := true
+	for _, row := range o.Rows {
+		r, err := o.run(ctx, row)
+		if err != nil {
+			return false, err
+		}
+		all = all && r.Holds
+		o.Report(r)
+	}
+	return all, nil
+}
+
+// check looks for the plugins first: a missing one would only cost its
+// transport, and then no row would mean anything.
+func (o Options) check() error {
+	found, err := engine.FindPlugins(o.setup(senderName, "127.0.0.1:0").Config())
+	if err != nil {
+		return err
+	}
+	for _, p := range found {
+		if len(p.Transports) > 0 && p.Err != nil {
+			return p.Err
+		}
+	}
+	return nil
+}
+
+// run runs one row. An error means that there was nothing to judge.
+func (o Options) run(ctx context.Context, row Row) (Result, error) {
+	began := time.Now()
+	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle}
+	rowCtx, cancel := context.WithTimeoutCause(ctx, rowTimeout, fmt.Errorf("the row took longer than %v", rowTimeout))
+	defer cancel()
+	stopProgress := s.progress(rowCtx)
+	defer stopProgress()
+	defer s.close()
+	if err := s.start(rowCtx); err != nil {
+		return Result{}, errors.Join(context.Cause(ctx), err)
+	}
+	if err := s.play(rowCtx); err != nil {
+		if ctx.Err() != nil {
+			return Result{}, context.Cause(ctx)
+		}
+		s.problems = append(s.problems, err.Error())
+	}
+	r := Result{Row: row}
+	s.measure(&r)
+	s.judge(&r)
+	if !r.Holds {
+		r.Words = map[string]string{}
+		for _, n := range []*peer{s.sender, s.receiver} {
+			r.Words[n.name] = n.Words()
+		}
+	}
+	stopProgress()
+	r.TookMS = milliseconds(time.Since(began))
+	return r, nil
+}
+
+// play sends, lets the faults happen, and waits for the end.
+func (s *stage) play(ctx context.Context) error {
+	if err := s.send(ctx); err != nil {
+		return err
+	}
+	if s.row.faults != nil {
+		if err := s.row.faults(ctx, s); err != nil {
+			return err
+		}
+	}
+	if err := s.ledger.await(ctx, "all to have ended", func(l *ledger) bool { return l.done }); err != nil {
+		return err
+	}
+	err := s.ledger.await(ctx, "END to arrive", func(l *ledger) bool {
+		return len(l.arrived) > 0 && l.arrived[len(l.arrived)-1].Name == endName
+	})
+	sleep(ctx, settle)
+	return err
+}
+
+// measure asks the nodes for their counts.
+func (s *stage) measure(r *Result) {
+	ctx := context.Background()
+	if st, err := s.sender.stats(ctx); err == nil {
+		r.Resent, r.HandedOver = st.Resent, st.HandedOver
+	} else {
+		s.problems = append(s.problems, err.Error())
+	}
+	if st, err := s.receiver.stats(ctx); err == nil {
+		r.Suppressed = st.Duplicates
+	} else {
+		s.problems = append(s.problems, err.Error())
+	}
+}
+
+// judge says whether the row holds.
+func (s *stage) judge(r *Result) {
+	l := s.ledger.copy()
+	r.Tally = l.tally(s.o.Count)
+	for _, f := range s.faults {
+		f.At, f.Received = l.before(f.when)
+		s.require(f.At > 0 && f.At < s.o.Count, "%s: not mid-stream, %d of %d had been sent", f.What, f.At, s.o.Count)
+	}
+	s.problems = append(s.problems, r.problems()...)
+	if !s.row.partial {
+		s.problems = append(s.problems, r.complete()...)
+	}
+	if s.row.judge != nil {
+		s.row.judge(s, l, r)
+	}
+	r.GapMS = milliseconds(r.LongestGap)
+	r.Faults, r.Notes, r.Problems = s.faults, s.notes, s.problems
+	r.Holds = len(r.Problems) == 0
+}
+
+// progress tells how far the row is until the returned function is called.
+func (s *stage) progress(ctx context.Context) (stop func()) {
+	if s.o.Progress == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				sent, received := s.ledger.counts()
+				s.o.Progress(s.row, Progress{sent, received, s.o.Count})
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Choose picks rows by number, name or a part of the name or the scenario that
+// only one has.
+func Choose(names []string) ([]Row, error) {
+	rows := Rows()
+	if len(names) == 0 {
+		return rows, nil
+	}
+	var chosen []Row
+	for _, n := range names {
+		row, err := choose(rows, n)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, row)
+	}
+	return chosen, nil
+}
+
+func choose(rows []Row, name string) (Row, error) {
+	var matches []Row
+	want := strings.ToLower(strings.TrimSpace(name))
+	for i, row := range rows {
+		if want == row.Name || want == strings.ToLower(row.Scenario) || want == fmt.Sprint(i+1) {
+			return row, nil
+		}
+		if want != "" && (strings.Contains(row.Name, want) || strings.Contains(strings.ToLower(row.Scenario), want)) {
+			matches = append(matches, row)
+		}
+	}
+	if len(matches) == 1 {
+		return matches[0], nil
+	}
+	what := "no row is called"
+	if len(matches) > 1 {
+		what = "more than one row matches"
+	}
+	var known []string
+	for _, row := range rows {
+		known = append(known, fmt.Sprintf("%q", row.Name))
+	}
+	return Row{}, fmt.Errorf("%s %q; there are %s", what, name, strings.Join(known, ", "))
+}

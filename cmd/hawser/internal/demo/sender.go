@@ -1,0 +1,110 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// sender sends notifications at a pace that can be changed meanwhile.
+type sender struct {
+	e       *engine.Engine
+	peer    string
+	count   int
+	journal *journal
+	pace    atomic.Int64 // notifications a second; 0 is as fast as they are taken
+	burst   atomic.Int64 // to send at once, beside the pace
+	waits   sync.WaitGroup
+}
+
+// run sends all, waits until each has ended, and sends END.
+func (s *sender) run(ctx context.Context) {
+	defer s.waits.Wait()
+	if !s.stream(ctx) {
+		return
+	}
+	s.waits.Wait()
+	if s.notify(ctx, s.count) {
+		s.waits.Wait()
+		s.journal.add(func(e *entries) { e.Done = true })
+	}
+}
+
+// beat is how often the sender sends what is due.
+const beat = time.Millisecond
+
+func (s *sender) stream(ctx context.Context) bool {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	due, last := 0.0, time.Now()
+	for i := 0; i < s.count; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+		now := time.Now()
+		if pace := s.pace.Load(); pace == 0 {
+			due = float64(s.count)
+		} else {
+			// What was missed while the machine was busy is not caught up.
+			due += float64(pace) * min(now.Sub(last), 20*beat).Seconds()
+		}
+		due += float64(s.burst.Swap(0))
+		for last = now; due >= 1 && i < s.count; due-- {
+			if !s.notify(ctx, i) {
+				return false
+			}
+			i++
+		}
+	}
+	return true
+}
+
+// notify sends one. It waits for room as long as it takes.
+func (s *sender) notify(ctx context.Context, i int) bool {
+	n := engine.Notification{Name: name(i, s.count)}
+	n.Payload = payload(n.Name)
+	at := lab.Now()
+	d, err := s.e.Notify(ctx, s.peer, n)
+	for errors.Is(err, engine.Backpressure) && ctx.Err() == nil {
+		d, err = s.e.Notify(ctx, s.peer, n)
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	s.journal.add(func(e *entries) { e.Sent = append(e.Sent, sent{i, at}) })
+	if err != nil {
+		s.ended(i, nil, err)
+		return true
+	}
+	s.waits.Go(func() {
+		if err := d.Wait(ctx); ctx.Err() == nil {
+			s.ended(i, d, err)
+		}
+	})
+	return true
+}
+
+func (s *sender) ended(i int, d *engine.Delivery, err error) {
+	x := ending{Index: i, At: lab.Now(), Acked: err == nil}
+	if d != nil {
+		r := d.Report()
+		x.Seq, x.Copies = r.Seq, r.Copies
+		x.Acked = r.End == engine.Acknowledged
+	}
+	if err != nil {
+		x.Error = err.Error()
+		for _, c := range []engine.Code{engine.NotSent, engine.DeliveryUnknown} {
+			if errors.Is(err, c) {
+				x.Code = c.Error()
+			}
+		}
+	}
+	s.journal.add(func(e *entries) { e.Ended = append(e.Ended, x) })
+}

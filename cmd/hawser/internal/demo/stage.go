@@ -1,0 +1,219 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// peer is one of the two nodes.
+type peer struct {
+	*lab.Process
+	name   string
+	opened lab.Opened
+}
+
+// stage is the two nodes of one row, and what happens to them.
+type stage struct {
+	o        Options
+	row      Row
+	ledger   *ledger
+	random   *rand.Rand
+	sender   *peer
+	receiver *peer
+	life     int // the receiver's
+	// left is how many more faults have to fit into the stream, and cycle how
+	// long one has taken until the next could happen.
+	left     int
+	cycle    time.Duration
+	faults   []*Fault
+	notes    []string
+	problems []string
+}
+
+const (
+	senderName   = "sender"
+	receiverName = "receiver"
+	// reportTimeout bounds calls that nothing can hold up.
+	reportTimeout = 5 * time.Second
+	// endTimeout is how long a node may take to end.
+	endTimeout = 5 * time.Second
+)
+
+// transports are what both nodes run, in order of preference.
+var transports = [...]string{"tcp", "rpcfallback"}
+
+// setup is a node's configuration. Ten kills are more than a plugin is
+// normally forgiven, and a restart must not take longer each time.
+func (o Options) setup(name, listen string) lab.Setup {
+	return lab.Setup{
+		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: transports[:],
+		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000,
+	}
+}
+
+// start starts both nodes.
+func (s *stage) start(ctx context.Context) error {
+	var both errgroup.Group
+	both.Go(func() (err error) { s.sender, err = s.open(ctx, senderName, "127.0.0.1:0", 0); return err })
+	both.Go(func() error { return s.openReceiver(ctx, "127.0.0.1:0") })
+	return both.Wait()
+}
+
+// open starts a node's process and opens its engine.
+func (s *stage) open(ctx context.Context, name, listen string, life int) (*peer, error) {
+	args := append([]string{NodeCommand}, s.o.NodeArgs...)
+	p, err := lab.Start(lab.Options{
+		Args: args, Stderr: s.o.Stderr,
+		OnEvent: func(event string, data json.RawMessage) { s.ledger.take(life, event, data) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start the %s: %w", name, err)
+	}
+	n := &peer{Process: p, name: name}
+	if err := n.Call(ctx, "open", s.o.setup(name, listen), &n.opened); err != nil {
+		n.Kill()
+		return nil, fmt.Errorf("open the %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// openReceiver starts the receiver's next life.
+func (s *stage) openReceiver(ctx context.Context, listen string) error {
+	s.life++
+	n, err := s.open(ctx, receiverName, listen, s.life)
+	if err != nil {
+		return err
+	}
+	s.receiver = n
+	return n.Call(ctx, "receive", nil, nil)
+}
+
+// close ends both nodes, whatever state they are in.
+func (s *stage) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	var both errgroup.Group
+	for _, n := range []*peer{s.sender, s.receiver} {
+		if n != nil {
+			both.Go(func() error { return n.Close(ctx) })
+		}
+	}
+	if err := both.Wait(); err != nil {
+		s.problems = append(s.problems, err.Error())
+	}
+}
+
+// send begins the row's stream.
+func (s *stage) send(ctx context.Context) error {
+	return s.sender.Call(ctx, "send", sendArgs{Peer: s.receiver.opened.Address, Count: s.o.Count, Pace: s.row.pace}, nil)
+}
+
+// pace changes the stream's pace, and asks for some more at once.
+func (s *stage) pace(ctx context.Context, pace, burst int) error {
+	return s.sender.Call(ctx, "pace", paceArgs{pace, burst}, nil)
+}
+
+// fitting is the pace at which what is left of the stream lasts as long as the
+// faults that are left, at most the row's.
+func (s *stage) fitting() int {
+	sent, _ := s.ledger.counts()
+	pace := float64(s.o.Count-sent) / (float64(s.left+1) * s.cycle.Seconds())
+	return max(1, min(s.row.pace, int(pace)))
+}
+
+// trickle is the pace while a fault that is due has to wait for something.
+func (s *stage) trickle() int { return max(1, s.fitting()/4) }
+
+// mid waits until a part of the stream was sent, in thousandths, and then
+// until ready returns; meanwhile the stream goes on slowly. Back at full pace
+// it lets fire happen amid a burst, so that something is on its way.
+func (s *stage) mid(ctx context.Context, part int, ready, fire func() error) error {
+	if err := s.awaitSent(ctx, s.o.Count*part/1000); err != nil {
+		return err
+	}
+	began := time.Now()
+	if ready != nil {
+		if err := s.pace(ctx, s.trickle(), 0); err != nil {
+			return err
+		}
+		if err := ready(); err != nil {
+			return err
+		}
+	}
+	sent, _ := s.ledger.counts()
+	burst := s.o.Count / 80
+	s.left--
+	if err := s.pace(ctx, s.fitting(), burst); err != nil {
+		return err
+	}
+	if err := s.awaitSent(ctx, sent+burst/5); err != nil {
+		return err
+	}
+	if err := fire(); err != nil {
+		return err
+	}
+	s.cycle = max(s.cycle, time.Since(began))
+	return s.pace(ctx, s.fitting(), 0)
+}
+
+func (s *stage) awaitSent(ctx context.Context, n int) error {
+	over := false
+	err := s.ledger.await(ctx, fmt.Sprintf("%d to be sent", n), func(l *ledger) bool {
+		over = l.done
+		return len(l.sent) >= n || over
+	})
+	if over && err == nil {
+		err = fmt.Errorf("the stream was over before %d more faults could happen", s.left)
+	}
+	return err
+}
+
+// flowing waits until something arrived after t, over the transport unless
+// that is empty.
+func (s *stage) flowing(ctx context.Context, t time.Duration, transport string) error {
+	what := "something to arrive"
+	if transport != "" {
+		what += " over " + transport
+	}
+	return s.ledger.await(ctx, what, func(l *ledger) bool {
+		_, ok := l.arrivedSince(t, func(a arrival) bool { return transport == "" || a.Transport == transport })
+		return ok
+	})
+}
+
+// record notes a fault that happened at t.
+func (s *stage) record(t time.Duration, what string, args ...any) *Fault {
+	f := &Fault{What: fmt.Sprintf(what, args...), when: t}
+	s.faults = append(s.faults, f)
+	return f
+}
+
+func (s *stage) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+func (s *stage) require(ok bool, format string, args ...any) {
+	if !ok {
+		s.problems = append(s.problems, fmt.Sprintf(format, args...))
+	}
+}
+
+// stats asks a node for its counts.
+func (n *peer) stats(ctx context.Context) (st engine.Stats, err error) {
+	if n == nil {
+		return st, errors.New("there is no such node")
+	}
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	err = n.Call(ctx, "stats", nil, &st)
+	return st, err
+}

@@ -1,0 +1,158 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// Setup is how a node's engine is opened.
+type Setup struct {
+	Name, Listen string
+	// PluginsDir and Lock are plugins.dir and plugins.lock.
+	PluginsDir, Lock string
+	// Transports are the only ones to run, in order of preference.
+	Transports []string
+	// CrashBudget and MaxRestartBackoffMS are the keys of plugins; 0 leaves
+	// the default.
+	CrashBudget, MaxRestartBackoffMS int
+	// DeadlineMS is notification.deadline_ms; 0 leaves the default.
+	DeadlineMS int
+}
+
+// Config is the engine's configuration for it.
+func (s Setup) Config() engine.Config {
+	cfg := engine.Config{
+		Node:         engine.NodeConfig{Name: s.Name},
+		Control:      engine.ControlConfig{Listen: s.Listen},
+		Notification: engine.NotificationConfig{RPCFallback: new(false), DeadlineMS: s.DeadlineMS},
+		Plugins: engine.PluginsConfig{
+			Dir: s.PluginsDir, Lock: s.Lock, CrashBudget: s.CrashBudget, MaxRestartBackoffMS: s.MaxRestartBackoffMS,
+		},
+		Transports: []engine.TransportConfig{},
+	}
+	for _, name := range s.Transports {
+		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name})
+	}
+	return cfg
+}
+
+// Opened is a node that is up.
+type Opened struct {
+	Address, Incarnation string
+}
+
+// Transport is a transport of a node.
+type Transport struct {
+	Name, State string
+	PID         int
+	Instance    uint64
+	Restarts    uint64
+	Carrier     string
+	LastError   string
+}
+
+// Node is an engine in a child. Its zero value is not open.
+type Node struct {
+	log *slog.Logger
+
+	mu sync.Mutex
+	e  *engine.Engine
+	s  Setup
+}
+
+// NewNode returns a node whose engine logs to log.
+func NewNode(log *slog.Logger) *Node { return &Node{log: log} }
+
+// Handlers answers open, transports, stats and reload, and what is in more.
+func (n *Node) Handlers(more map[string]Handler) map[string]Handler {
+	all := map[string]Handler{
+		"open":       With(n.open),
+		"transports": With(n.transports),
+		"stats":      With(n.stats),
+		"reload":     With(n.reload),
+	}
+	maps.Copy(all, more)
+	return all
+}
+
+// Engine is the node's engine, once it was opened.
+func (n *Node) Engine() (*engine.Engine, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.e == nil {
+		return nil, errors.New("the node is not open")
+	}
+	return n.e, nil
+}
+
+func (n *Node) open(ctx context.Context, s Setup) (any, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.e != nil {
+		return nil, errors.New("the node is open already")
+	}
+	e, err := engine.Open(ctx, s.Config(), engine.WithLogger(n.log))
+	if err != nil {
+		return nil, err
+	}
+	n.e, n.s = e, s
+	self := e.Self()
+	return Opened{Address: self.Address, Incarnation: self.Incarnation.String()}, nil
+}
+
+func (n *Node) transports(context.Context, struct{}) (any, error) {
+	e, err := n.Engine()
+	if err != nil {
+		return nil, err
+	}
+	list := []Transport{}
+	for _, t := range e.Transports() {
+		u := Transport{Name: t.Name, State: t.State, PID: t.PID, Instance: t.Instance, Restarts: t.Restarts, Carrier: t.Carrier}
+		if t.LastError != nil {
+			u.LastError = t.LastError.Error()
+		}
+		list = append(list, u)
+	}
+	return list, nil
+}
+
+func (n *Node) stats(context.Context, struct{}) (any, error) {
+	e, err := n.Engine()
+	if err != nil {
+		return nil, err
+	}
+	return e.Stats(), nil
+}
+
+// reload runs these transports from now on.
+func (n *Node) reload(ctx context.Context, names []string) (any, error) {
+	e, err := n.Engine()
+	if err != nil {
+		return nil, err
+	}
+	s := n.s
+	s.Transports = names
+	return nil, e.Reload(ctx, s.Config())
+}
+
+// Close closes the engine, waiting for what is pending for a while.
+func (n *Node) Close(drain time.Duration) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.e == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), drain)
+	defer cancel()
+	if err := n.e.Close(ctx); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
