@@ -1,0 +1,99 @@
+package docs
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documented returns the blocks marked `hex NAME` of docs/protocol.md.
+func documented(t *testing.T) map[string]string {
+	t.Helper()
+	list := map[string]string{}
+	for _, b := range blocks(read(t, root+"/docs/protocol.md")) {
+		name, ok := strings.CutPrefix(b.info, "hex ")
+		if !ok {
+			continue
+		}
+		text := ""
+		for line := range strings.Lines(b.body) {
+			line, _, _ = strings.Cut(line, "#")
+			text += strings.Join(strings.Fields(line), "")
+		}
+		raw, err := hex.DecodeString(text)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, twice := list[name]; twice {
+			t.Errorf("%s is shown twice", name)
+		}
+		list[name] = hex.EncodeToString(raw)
+	}
+	return list
+}
+
+// encoded returns what the code makes: it runs the programs in testdata as if
+// they lay where they may import what is internal.
+func encoded(t *testing.T) map[string]string {
+	t.Helper()
+	base, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs := map[string]string{
+		"engine/internal/docbytes":  "testdata/engine/main.go",
+		"sdk/internal/docbytes":     "testdata/sdk/main.go",
+		"plugins/internal/docbytes": "testdata/plugins/main.go",
+	}
+	replace := map[string]string{}
+	for dir, file := range programs {
+		if file, err = filepath.Abs(file); err != nil {
+			t.Fatal(err)
+		}
+		replace[filepath.Join(base, dir, "main.go")] = file
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list := map[string]string{}
+	for dir := range programs {
+		cmd := exec.Command("go", "run", "-overlay", file, "./"+dir)
+		cmd.Dir = root
+		cmd.Stderr = os.Stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", dir, err)
+		}
+		for line := range strings.Lines(string(out)) {
+			name, bytes, _ := strings.Cut(strings.TrimSpace(line), " ")
+			list[name] = bytes
+		}
+	}
+	return list
+}
+
+func TestBytesAreTheCodes(t *testing.T) {
+	doc, code := documented(t), encoded(t)
+	// These two have no exported encoder: TestWireOfTCP speaks them.
+	delete(doc, "tcp-frame")
+	delete(doc, "tcp-receipt")
+	if want, got := slices.Sorted(maps.Keys(code)), slices.Sorted(maps.Keys(doc)); !slices.Equal(want, got) {
+		t.Errorf("docs/protocol.md shows %q, the code makes %q", got, want)
+	}
+	for name, want := range code {
+		if got, ok := doc[name]; ok && got != want {
+			t.Errorf("%s: docs/protocol.md says\n%s, the code makes\n%s", name, got, want)
+		}
+	}
+}
