@@ -84,6 +84,8 @@ func TestChecks(t *testing.T) {
 		{bootstrapWith(func(q *BootstrapRequest) { q.ToInstance = 0 }), sdk.InvalidArgument, "to_instance is missing"},
 		{bootstrapWith(func(q *BootstrapRequest) { q.Generation = 0 }), sdk.InvalidArgument, "generation is missing"},
 		{bootstrapWith(func(q *BootstrapRequest) { q.Transport = "" }), sdk.InvalidArgument, "transport is missing"},
+		{BootstrapReply{Newest: 4}.checkFor(someBootstrap()), sdk.InvalidArgument, "newest is 4, older than the offer's generation 5"},
+		{BootstrapReply{Newest: 5}.checkFor(someBootstrap()), 0, ""},
 		{BootstrapReply{Answer: make([]byte, maxOffer+1)}.checkFor(BootstrapRequest{}), sdk.TooLarge, "answer has 65537 bytes"},
 		{ChangeRequest{From: incarnation(1), Transports: manyTransports(33)}.check(), sdk.TooLarge, "transports has 33 entries"},
 	} {

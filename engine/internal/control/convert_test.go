@@ -39,6 +39,7 @@ func TestConversionsRoundTrip(t *testing.T) {
 	roundTrip(t, someHelloReply(), helloReplyTo, helloReplyFrom)
 	roundTrip(t, someBootstrap(), bootstrapRequestTo, bootstrapRequestFrom)
 	roundTrip(t, BootstrapReply{Answer: []byte("a")}, bootstrapReplyTo, bootstrapReplyFrom)
+	roundTrip(t, BootstrapReply{Newest: 1 << 63}, bootstrapReplyTo, bootstrapReplyFrom)
 	roundTrip(t, BootstrapReply{}, bootstrapReplyTo, bootstrapReplyFrom)
 	roundTrip(t, ProbeRequest{From: incarnation(1)}, probeRequestTo, probeRequestFrom)
 	roundTrip(t, ProbeReply{Node: node("b", 2)}, probeReplyTo, probeReplyFrom)

@@ -57,8 +57,8 @@ type channel struct {
 	cc    *grpc.ClientConn
 	began time.Time
 	users int
-	// suspect: a call over it was not answered in time, so its connection may
-	// lead nowhere.
+	// suspect: a call over it got no connection, or was not answered in time
+	// so that its connection may lead nowhere.
 	suspect bool
 	retired bool
 
@@ -241,7 +241,9 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 		err = send(ctx, pb.NewControlClient(ch.cc), grpc.Peer(&to))
 		sent, dialErr := to.Addr != nil, ch.dialErr()
 		ended := ctx.Err()
-		c.release(ch, sent && errors.Is(ended, context.DeadlineExceeded))
+		// Not answered in time, or no connection: whoever calls next does not
+		// use this channel, whose state may yet lag behind its failure.
+		c.release(ch, err != nil && (errors.Is(ended, context.DeadlineExceeded) && sent || ended == nil && !sent))
 		if err == nil {
 			return nil
 		}

@@ -6,7 +6,7 @@ import (
 
 // maxCalls bounds the calls that one engine serves at a time, so that a peer
 // that floods it costs goroutines and memory of a known size.
-const maxCalls = 257
+const maxCalls = 256
 
 func tooManyCalls() error {
 	return sdk.Errorf(sdk.Busy, "%d calls are being served, try again", maxCalls)
