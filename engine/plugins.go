@@ -55,6 +55,19 @@ func (p PluginInfo) State() PluginState {
 	}
 }
 
+// Fault is why the engine would not run the plugin, nil if it would.
+func (p PluginInfo) Fault() error {
+	switch p.State() {
+	case PluginMissing:
+		return p.Err
+	case PluginChanged:
+		return sdk.Errorf(sdk.InvalidArgument, "plugin binary %s is not the one that was approved: its SHA-256 is %s, expected %s; "+
+			"if the change is wanted, approve it with `hawser plugin verify --update`", p.Path, p.SHA256, strings.ToLower(p.Approved))
+	default:
+		return nil
+	}
+}
+
 // FindPlugins returns the plugins of the configured transports, in order of
 // preference, then those that the lock file lists or that lie in the plugins'
 // directories. It runs nothing.
@@ -212,57 +225,40 @@ func DescribePlugin(ctx context.Context, cfg Config, nameOrPath string) (path st
 		}
 		return "", d, err
 	}
-	p := found[i]
-	if p.Err != nil {
-		return "", d, p.Err
-	}
-	if p.State() == PluginChanged {
-		return p.Path, d, changedError(p)
-	}
-	d, err = pluginhost.Describe(ctx, p.Path)
-	return p.Path, d, err
-}
-
-func changedError(p PluginInfo) error {
-	return sdk.Errorf(sdk.InvalidArgument, "plugin binary %s is not the one that was approved: its SHA-256 is %s, expected %s; "+
-		"if the change is wanted, approve it with `hawser plugin verify --update`", p.Path, p.SHA256, strings.ToLower(p.Approved))
+	d, err = describePlugin(ctx, found[i])
+	return found[i].Path, d, err
 }
 
 // CheckPlugins runs the plugin of each configured transport with --describe
-// and checks the transport's settings against what the plugin accepts. It
-// returns what would keep a transport from running.
-func CheckPlugins(ctx context.Context, cfg Config) ([]error, error) {
-	cfg, err := cfg.Effective()
-	if err != nil {
-		return nil, err
+// and checks the transport's settings. Faults are settings that a plugin does
+// not accept, warnings are plugins that could not be asked: missing, changed,
+// broken. Either would cost its transport.
+func CheckPlugins(ctx context.Context, cfg Config) (faults, warnings []error, err error) {
+	if cfg, err = cfg.Effective(); err != nil {
+		return nil, nil, err
 	}
 	found, err := FindPlugins(cfg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var faults []error
 	for _, t := range cfg.Transports {
 		i := slices.IndexFunc(found, func(p PluginInfo) bool { return slices.Contains(p.Transports, t.Name) })
 		if i < 0 {
 			continue // in process
 		}
-		if err := checkPlugin(ctx, found[i], t); err != nil {
+		d, err := describePlugin(ctx, found[i])
+		if err != nil {
+			warnings = append(warnings, err)
+		} else if err := pluginhost.CheckSettings(t.Name, d.ConfigSchema, t.Config); err != nil {
 			faults = append(faults, err)
 		}
 	}
-	return faults, nil
+	return faults, warnings, nil
 }
 
-func checkPlugin(ctx context.Context, p PluginInfo, t TransportConfig) error {
-	if p.Err != nil {
-		return p.Err
+func describePlugin(ctx context.Context, p PluginInfo) (PluginDescription, error) {
+	if err := p.Fault(); err != nil {
+		return PluginDescription{}, err
 	}
-	if p.State() == PluginChanged {
-		return changedError(p)
-	}
-	d, err := pluginhost.Describe(ctx, p.Path)
-	if err != nil {
-		return err
-	}
-	return pluginhost.CheckSettings(t.Name, d.ConfigSchema, t.Config)
+	return pluginhost.Describe(ctx, p.Path)
 }

@@ -65,9 +65,9 @@ func TestPluginsAgainstTheLock(t *testing.T) {
 	if !errors.Is(err, sdk.InvalidArgument) || !strings.Contains(err.Error(), "not the one that was approved") {
 		t.Errorf("a changed plugin was run: %v", err)
 	}
-	faults, err := CheckPlugins(t.Context(), cfg)
-	if err != nil || len(faults) != 2 {
-		t.Errorf("%v %v", faults, err)
+	faults, warnings, err := CheckPlugins(t.Context(), cfg)
+	if err != nil || len(faults) != 0 || len(warnings) != 2 {
+		t.Errorf("%v %v %v", faults, warnings, err)
 	}
 	if _, changed, err = UpdatePluginLock(cfg, "hawser-tcp"); err != nil || !reflect.DeepEqual(changed, []string{"tcp"}) {
 		t.Errorf("%v %v", changed, err)
@@ -117,5 +117,28 @@ func TestPluginOfATransportsOwn(t *testing.T) {
 	// A path is run as it was asked for.
 	if _, _, err := DescribePlugin(t.Context(), cfg, path); err == nil || strings.Contains(err.Error(), "approved") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestSettingsAgainstThePluginsSchema(t *testing.T) {
+	dir := t.TempDir()
+	script(t, dir, "hawser-picky", `echo '{"name": "picky", "version": "1", "contract": 1, "features": ["notify"],
+		"config_schema": {"type": "object", "additionalProperties": false, "properties": {"port": {"type": "integer"}}}}'`)
+	cfg := Config{
+		Notification: NotificationConfig{RPCFallback: new(false)}, Plugins: PluginsConfig{Dir: dir},
+		Transports: []TransportConfig{{Name: "picky", Config: []byte(`{"port": 1}`)}},
+	}
+	faults, warnings, err := CheckPlugins(t.Context(), cfg)
+	if err != nil || faults != nil || warnings != nil {
+		t.Fatalf("%v %v %v", faults, warnings, err)
+	}
+	cfg.Transports[0].Config = []byte(`{"port": "x"}`)
+	faults, _, _ = CheckPlugins(t.Context(), cfg)
+	if len(faults) != 1 || !strings.Contains(faults[0].Error(), "config.port") {
+		t.Errorf("got %v", faults)
+	}
+	path, d, err := DescribePlugin(t.Context(), cfg, "picky")
+	if err != nil || path != filepath.Join(dir, "hawser-picky") || d.Name != "picky" {
+		t.Errorf("%s %+v %v", path, d, err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
-	"github.com/hawser-transport/hawser/engine"
 )
 
 // Options say what to measure.
@@ -54,11 +53,8 @@ type pair struct {
 
 // Run starts two fresh nodes, measures a round between them, and ends them.
 func Run(ctx context.Context, o Options) (r Round, err error) {
-	for _, t := range o.Setup.Transports {
-		// A missing one would only cost its transport.
-		if err := present(o.Setup, t); err != nil {
-			return r, err
-		}
+	if err := o.Setup.Check(); err != nil {
+		return r, err
 	}
 	p := &pair{o: o}
 	defer p.close()
@@ -66,16 +62,6 @@ func Run(ctx context.Context, o Options) (r Round, err error) {
 		return r, err
 	}
 	return p.round(ctx)
-}
-
-func present(s lab.Setup, transport string) error {
-	found, err := engine.FindPlugins(s.Config())
-	for _, p := range found {
-		if len(p.Transports) > 0 && p.Transports[0] == transport && p.Err != nil {
-			return p.Err
-		}
-	}
-	return err
 }
 
 func (p *pair) open(ctx context.Context) error {

@@ -36,29 +36,29 @@ type checkJSON struct {
 func newConfigCheck() *cobra.Command {
 	var (
 		f       engineFlags
-		plugins bool
+		strict  bool
 		o       *output
 		command = &cobra.Command{
 			Use:   "check [FILE]",
 			Short: "Check a configuration file",
 			Long: `Checks a configuration file and the overrides in the environment, and names
-each fault with file, line and column. Warns of transports whose plugin's binary
-is missing or is not the approved one. With --plugins it also runs each
-transport's plugin with --describe and checks the transport's settings, and then
-what is wrong with a plugin is a fault.
+each fault with file, line and column. Each transport's plugin is asked with
+--describe whether it accepts the transport's settings; one that is missing or
+is not the approved binary is a warning, since the engine goes on without it, or
+with --strict a fault.
 
 Exits with 0 if there is no fault, else with 1.`,
 			Args: rangeArgs(0, 1, ""),
 		}
 	)
 	f.addConfigFlags(command)
-	command.Flags().BoolVar(&plugins, "plugins", false, "also ask the plugins whether they accept the settings")
+	command.Flags().BoolVar(&strict, "strict", false, "warnings are faults")
 	o = outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.file(args); err != nil {
 			return err
 		}
-		result := f.check(cmd.Context(), plugins)
+		result := f.check(cmd.Context(), strict)
 		return result.print(cmd, *o)
 	}
 	return command
@@ -77,25 +77,25 @@ func (f *engineFlags) file(args []string) error {
 	return nil
 }
 
-func (f *engineFlags) check(ctx context.Context, plugins bool) checkJSON {
+func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 	r := checkJSON{File: f.config, Faults: []faultJSON{}, Warnings: []string{}}
 	cfg, err := f.load()
 	if err != nil {
 		r.Faults = faultsOf(err)
 		return r
 	}
-	if plugins {
-		faults, err := engine.CheckPlugins(ctx, cfg)
-		for _, fault := range append(faults, err) {
-			if fault != nil {
-				r.Faults = append(r.Faults, faultJSON{Message: fault.Error()})
-			}
-		}
-	} else {
-		r.Warnings, err = pluginWarnings(cfg)
-		if err != nil {
-			r.Faults = append(r.Faults, faultJSON{Message: err.Error()})
-		}
+	faults, warnings, err := engine.CheckPlugins(ctx, cfg)
+	if err != nil {
+		faults = append(faults, err)
+	}
+	if strict {
+		faults, warnings = append(faults, warnings...), nil
+	}
+	for _, fault := range faults {
+		r.Faults = append(r.Faults, faultJSON{File: f.config, Message: fault.Error()})
+	}
+	for _, w := range warnings {
+		r.Warnings = append(r.Warnings, w.Error())
 	}
 	r.OK = len(r.Faults) == 0
 	return r
@@ -111,24 +111,6 @@ func faultsOf(err error) []faultJSON {
 		list = append(list, faultJSON{e.Source, e.Line, e.Column, e.Key, e.Message})
 	}
 	return list
-}
-
-func pluginWarnings(cfg engine.Config) ([]string, error) {
-	warnings := []string{}
-	found, err := engine.FindPlugins(cfg)
-	for _, p := range found {
-		if len(p.Transports) == 0 {
-			continue
-		}
-		switch p.State() {
-		case engine.PluginMissing:
-			warnings = append(warnings, p.Err.Error())
-		case engine.PluginChanged:
-			warnings = append(warnings, fmt.Sprintf("transport %s: %s is not the approved binary: its SHA-256 is %s, expected %s",
-				p.Transports[0], p.Path, p.SHA256, p.Approved))
-		}
-	}
-	return warnings, err
 }
 
 func (r checkJSON) print(cmd *cobra.Command, o output) error {

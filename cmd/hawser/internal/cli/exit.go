@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/hawser-transport/hawser/engine"
 )
@@ -66,19 +65,5 @@ func exitCode(ctx context.Context, err error) int {
 		return exitUsage
 	default:
 		return exitUnable
-	}
-}
-
-// hintFor says what to do about an error that does not say so itself.
-func hintFor(err error) string {
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return "another process listens at that address; end it, choose another one, or use port 0 for a free one"
-	case errors.Is(err, syscall.EACCES) && errors.Is(err, engine.InvalidArgument):
-		return "ports below 1024 need privileges"
-	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "that address is not one of this machine's"
-	default:
-		return ""
 	}
 }

@@ -71,11 +71,15 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
+// suggestionDistance is how many letters a name may be off to be suggested.
+const suggestionDistance = 2
+
 // noSuchCommand refuses arguments of a command that only has commands.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	cmd.SuggestionsMinimumDistance = suggestionDistance
 	return usageError("unknown command %q for %q%s", args[0], cmd.CommandPath(), didYouMean(cmd.SuggestionsFor(args[0])))
 }
 
@@ -86,7 +90,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		return usageError("%v", err)
 	}
 	// Cobra finds near commands; flags are near by the same measure.
-	near := &cobra.Command{SuggestionsMinimumDistance: 2}
+	near := &cobra.Command{SuggestionsMinimumDistance: suggestionDistance}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
 			near.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
@@ -110,9 +114,6 @@ func didYouMean(names []string) string {
 func report(w io.Writer, cmd *cobra.Command, err error) {
 	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
 		fmt.Fprintf(w, "hawser: %s\n", line)
-	}
-	if hint := hintFor(err); hint != "" {
-		fmt.Fprintf(w, "hawser: hint: %s\n", hint)
 	}
 	var usage *failure
 	if errors.As(err, &usage) && usage.help && cmd != nil {

@@ -17,8 +17,8 @@ func PrintText(w io.Writer, r Result) {
 	}
 	fmt.Fprintf(w, "%s  %-76s %4d/%d  %d duplicates  %5.1f s\n",
 		verdict, r.Scenario, r.Received, r.Expected, r.Duplicates, r.TookMS/1000)
-	fmt.Fprintf(w, "      %s; longest gap %s; %d resent, %d copies recognised\n",
-		carried(r.By), lap(r.LongestGap), r.Resent, r.Suppressed)
+	fmt.Fprintf(w, "      %s; longest gap %s, slowest acknowledgement %s; %d resent, %d copies recognised\n",
+		carried(r.By), lap(r.LongestGap), lap(r.Slowest), r.Resent, r.Suppressed)
 	for _, f := range r.Faults {
 		fmt.Fprintf(w, "      at %d (%d received): %s: %s\n", f.At, f.Received, f.What, f.Proof)
 	}

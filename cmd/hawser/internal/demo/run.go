@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
-
-	"github.com/hawser-transport/hawser/engine"
 )
 
 // Options are a run's.
@@ -49,6 +47,7 @@ type Result struct {
 	Faults     []*Fault `json:"faults,omitempty"`
 	Notes      []string `json:"notes,omitempty"`
 	GapMS      float64  `json:"longest_gap_ms"`
+	SlowestMS  float64  `json:"slowest_ms"`
 	TookMS     float64  `json:"took_ms"`
 	// Words are the ends of what the nodes logged, if the row does not hold.
 	Words map[string]string `json:"logs,omitempty"`
@@ -66,7 +65,7 @@ const settle = 250 * time.Millisecond
 // Run runs the rows. It returns whether all held; an error means that the
 // table could not be run.
 func Run(ctx context.Context, o Options) (bool, error) {
-	if err := o.check(); err != nil {
+	if err := o.setup(senderName, "127.0.0.1:0").Check(); err != nil {
 		return false, err
 	}
 	all := true
@@ -79,21 +78,6 @@ func Run(ctx context.Context, o Options) (bool, error) {
 		o.Report(r)
 	}
 	return all, nil
-}
-
-// check looks for the plugins first: a missing one would only cost its
-// transport, and then no row would mean anything.
-func (o Options) check() error {
-	found, err := engine.FindPlugins(o.setup(senderName, "127.0.0.1:0").Config())
-	if err != nil {
-		return err
-	}
-	for _, p := range found {
-		if len(p.Transports) > 0 && p.Err != nil {
-			return p.Err
-		}
-	}
-	return nil
 }
 
 // run runs one row. An error means that there was nothing to judge.
@@ -178,7 +162,7 @@ func (s *stage) judge(r *Result) {
 	if s.row.judge != nil {
 		s.row.judge(s, l, r)
 	}
-	r.GapMS = milliseconds(r.LongestGap)
+	r.GapMS, r.SlowestMS = milliseconds(r.LongestGap), milliseconds(r.Slowest)
 	r.Faults, r.Notes, r.Problems = s.faults, s.notes, s.problems
 	r.Holds = len(r.Problems) == 0
 }

@@ -26,7 +26,9 @@ type Tally struct {
 	By map[string]int `json:"by_transport"`
 	// LongestGap is the longest time between two arrivals.
 	LongestGap time.Duration `json:"-"`
-	EndLast    bool          `json:"end_last"`
+	// Slowest is the longest time from Notify to the acknowledgement.
+	Slowest time.Duration `json:"-"`
+	EndLast bool          `json:"end_last"`
 }
 
 // stampKey is a stamp within one life of the receiver.
@@ -75,16 +77,26 @@ func (l *ledger) tally(count int) Tally {
 	}
 	t.LongestGap = longestGap(times)
 	t.EndLast = len(l.arrived) > 0 && l.arrived[len(l.arrived)-1].Name == endName
+	l.tallyEnds(count, &t)
+	return t
+}
+
+// tallyEnds adds up how they ended at the sender.
+func (l *ledger) tallyEnds(count int, t *Tally) {
+	at := map[int]time.Duration{}
+	for _, s := range l.sent {
+		at[s.Index] = s.At
+	}
 	for _, e := range l.ended {
 		switch {
 		case e.Index == count:
 		case e.Acked:
 			t.Acked++
+			t.Slowest = max(t.Slowest, e.At-at[e.Index])
 		default:
 			t.Failed[e.Code]++
 		}
 	}
-	return t
 }
 
 func longestGap(times []time.Duration) (longest time.Duration) {

@@ -43,6 +43,24 @@ func (s Setup) Config() engine.Config {
 	return cfg
 }
 
+// Check looks for the plugins: one that cannot be run would only cost its
+// transport, and the node would do without.
+func (s Setup) Check() error {
+	found, err := engine.FindPlugins(s.Config())
+	if err != nil {
+		return err
+	}
+	for _, p := range found {
+		if len(p.Transports) == 0 {
+			continue // it only lies there
+		}
+		if err := p.Fault(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Opened is a node that is up.
 type Opened struct {
 	Address, Incarnation string
