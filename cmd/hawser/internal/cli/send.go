@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,7 +46,6 @@ Exit codes:
 	flags.DurationVar(&s.deadline, "deadline", 0, "when a notification that was not acknowledged fails (default: notification.deadline_ms)")
 	flags.DurationVar(&s.wait, "wait", 0, "how long to wait for the ends after the last was sent (default: until each has ended)")
 	s.output = outputFlag(c)
-	c.MarkFlagsMutuallyExclusive("payload", "file", "size")
 	c.RunE = func(cmd *cobra.Command, args []string) error { return s.run(cmd, args) }
 	return c
 }
@@ -61,7 +61,7 @@ type sendFlags struct {
 }
 
 func (s *sendFlags) run(cmd *cobra.Command, args []string) error {
-	if err := s.check(args); err != nil {
+	if err := s.check(cmd, args); err != nil {
 		return err
 	}
 	s.engineFlags.name = s.node
@@ -117,15 +117,22 @@ func (s *sendFlags) refused(err error) error {
 	return failed(exitFailed, "%w", err)
 }
 
-func (s *sendFlags) check(args []string) error {
+func (s *sendFlags) check(cmd *cobra.Command, args []string) error {
+	var payloads []string
+	for _, name := range []string{"payload", "file", "size"} {
+		if cmd.Flags().Changed(name) {
+			payloads = append(payloads, "--"+name)
+		}
+	}
 	if len(args) == 2 {
 		if args[1] != "-" {
 			return usageError("unexpected argument %q: only - for standard input may follow the peer", args[1])
 		}
-		if s.payload != "" || s.file != "" || s.size != 0 {
-			return usageError("- and --payload, --file or --size exclude each other")
-		}
+		payloads = append(payloads, "-")
 		s.file = "-"
+	}
+	if len(payloads) > 1 {
+		return usageError("%s exclude each other", strings.Join(payloads, " and "))
 	}
 	switch {
 	case s.count < 1:

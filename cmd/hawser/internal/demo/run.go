@@ -70,6 +70,9 @@ func Run(ctx context.Context, o Options) (bool, error) {
 	}
 	all := true
 	for _, row := range o.Rows {
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
 		r, err := o.run(ctx, row)
 		if err != nil {
 			return false, err
