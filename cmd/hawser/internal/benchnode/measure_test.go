@@ -1,0 +1,53 @@
+package benchnode
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/enginetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMeasure(t *testing.T) {
+	a, b, peer, _ := enginetest.Pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var echo sync.WaitGroup
+	defer echo.Wait()
+	defer cancel()
+	var received atomic.Int64
+	echo.Go(func() { Echo(ctx, b, func() { received.Add(1) }) })
+
+	trip, err := RoundTrip(ctx, a, peer, 50, 64)
+	if err != nil || trip.Count != 50 || trip.P50US <= 0 || trip.P50US > trip.P99US || trip.P99US > trip.MaxUS*1.001 {
+		t.Errorf("%+v %v", trip, err)
+	}
+	burst, err := Burst(ctx, a, peer, 300, 64)
+	if err != nil || burst.Count != 300 || burst.MS <= 0 {
+		t.Errorf("%+v %v", burst, err)
+	}
+	rate, err := Rate(ctx, a, peer, 700, 256, 64)
+	if err != nil || rate.Count != 700 || rate.PerSecond <= 0 {
+		t.Errorf("%+v %v", rate, err)
+	}
+	small, err := Rate(ctx, a, peer, 5, 256, 64)
+	if err != nil || small.Count != 5 {
+		t.Errorf("%+v %v", small, err)
+	}
+	if s := b.Stats(); s.Received != 50+300+700+5 {
+		t.Errorf("the peer received %d", s.Received)
+	}
+}
+
+func TestMeasuringEndsWithTheContext(t *testing.T) {
+	a, _, peer, _ := enginetest.Pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := RoundTrip(ctx, a, peer, 1, 1); err == nil {
+		t.Error("a round trip without an echo")
+	}
+}
