@@ -69,7 +69,17 @@ func startRaw(t *testing.T, p *raw) (*Transport, *net.UnixConn) {
 	if p.describe == nil {
 		p.describe = honest()
 	}
-	p.carrier = link.NewSocket(p.socket, bounds.MaxRecord(1000))
+	// The carrier takes the socket out of its connection: p.socket is another
+	// one, for tests that write past the carrier.
+	file, err := p.socket.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := p.socket
+	if p.socket, err = link.FileConn(file); err != nil {
+		t.Fatal(err)
+	}
+	p.carrier = link.NewSocket(mine, bounds.MaxRecord(1000))
 	go p.readLink()
 	p.server = grpc.NewServer()
 	pb.RegisterPluginServer(p.server, p)
@@ -111,6 +121,7 @@ func testContext(t *testing.T) context.Context {
 
 // die is what a killed process looks like from outside.
 func (p *raw) die() {
+	p.socket.Close()
 	p.died.Do(func() {
 		_ = p.carrier.Close()
 		p.server.Stop()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,15 +23,14 @@ const inlineGap = 2 * time.Microsecond
 
 // socket is carrier L1: one end of a connected unix stream socket.
 type socket struct {
-	conn   *net.UnixConn
-	raw    syscall.RawConn
+	desc   *descriptor
 	closed atomic.Bool
 	out    queue
 
 	// The writer's arguments and results: whoever is busy in out owns them. A
 	// new closure for each write would be an allocation for each.
 	snd struct {
-		fn    func(fd uintptr) bool
+		fn    func(set uintptr) bool
 		block bool
 		msg   message
 	}
@@ -41,7 +39,7 @@ type socket struct {
 	readMu sync.Mutex // held by Recv, and by Close once nothing can block
 	in     assembler
 	rcv    struct {
-		fn  func(fd uintptr) bool
+		fn  func(set uintptr) bool
 		oob []byte
 		msg message
 	}
@@ -54,11 +52,11 @@ func NewSocket(conn *net.UnixConn, maxPayload int) Carrier {
 }
 
 func newSocket(conn *net.UnixConn, maxPayload int, gap time.Duration) Carrier {
-	raw, err := conn.SyscallConn()
+	desc, err := newDescriptor(conn)
 	if err != nil {
 		return failed{fmt.Errorf("link: %w", err)}
 	}
-	s := &socket{conn: conn, raw: raw}
+	s := &socket{desc: desc}
 	s.snd.fn = s.sendmsg
 	s.rcv.fn = s.recvmsg
 	s.rcv.oob = make([]byte, unix.CmsgSpace(MaxFiles*4))
@@ -86,7 +84,7 @@ func (s *socket) Recv(dst []Record) ([]Record, error) {
 		return recs, nil
 	}
 	s.out.end()
-	s.conn.Close()
+	s.desc.close()
 	switch cause := s.cause.Load(); {
 	case s.closed.Load():
 		err = ErrClosed
@@ -99,7 +97,7 @@ func (s *socket) Recv(dst []Record) ([]Record, error) {
 func (s *socket) Close() error {
 	s.closed.Store(true)
 	s.out.end()
-	s.conn.Close() // unblocks the flusher and Recv
+	s.desc.close() // unblocks the flusher and Recv
 	<-s.out.done
 	s.readMu.Lock()
 	defer s.readMu.Unlock()
@@ -119,7 +117,8 @@ func (s *socket) put(b []byte, fds []int, block bool) (int, error) {
 	}
 	o.block = block
 	o.msg.set(b, oob)
-	err := s.raw.Write(o.fn)
+	// The set for writing becomes readable when the socket is writable.
+	err := s.desc.out.raw.Read(o.fn)
 	o.msg.set(nil, nil)
 	if err == nil {
 		err = o.msg.err
@@ -127,26 +126,31 @@ func (s *socket) put(b []byte, fds []int, block bool) (int, error) {
 	if err == nil {
 		return o.msg.n, nil
 	}
-	if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, net.ErrClosed) {
+	if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrClosed) {
 		cause := fmt.Errorf("link: write: %w", err)
 		s.cause.Store(&cause)
 	}
 	// Recv reads what has come so far, and then sees the end.
-	_ = s.conn.CloseRead()
+	s.desc.closeRead()
 	return 0, err
 }
 
-// sendmsg is one attempt to write; blocked, it is repeated if that may block.
-func (s *socket) sendmsg(fd uintptr) bool {
-	blocked := s.snd.msg.call(unix.SYS_SENDMSG, fd, unix.MSG_NOSIGNAL)
-	return !blocked || !s.snd.block
+// sendmsg writes if that is possible now. Otherwise, if it may block, it asks
+// to be called again when it is.
+func (s *socket) sendmsg(set uintptr) bool {
+	m := &s.snd.msg
+	if blocked := s.desc.call(m, unix.SYS_SENDMSG, unix.MSG_NOSIGNAL); !blocked || !s.snd.block {
+		return true
+	}
+	m.err = s.desc.armWrite(set)
+	return m.err != nil
 }
 
 // fill is the assembler's way to read.
 func (s *socket) fill(p []byte) (int, []int, error) {
 	m := &s.rcv.msg
 	m.set(p, s.rcv.oob)
-	err := s.raw.Read(s.rcv.fn)
+	err := s.desc.in.raw.Read(s.rcv.fn)
 	oob, flags := s.rcv.oob[:m.hdr.Controllen], int(m.hdr.Flags)
 	m.set(nil, nil)
 	if err == nil {
@@ -168,8 +172,8 @@ func (s *socket) fill(p []byte) (int, []int, error) {
 	return m.n, fds, err
 }
 
-func (s *socket) recvmsg(fd uintptr) bool {
-	return !s.rcv.msg.call(unix.SYS_RECVMSG, fd, unix.MSG_CMSG_CLOEXEC)
+func (s *socket) recvmsg(uintptr) bool {
+	return !s.desc.call(&s.rcv.msg, unix.SYS_RECVMSG, unix.MSG_CMSG_CLOEXEC)
 }
 
 // rights returns the descriptors in a control message, which are in this
