@@ -22,6 +22,12 @@ func (d *directory) init() {
 	d.byIncarnation = map[Incarnation]*association{}
 }
 
+func (d *directory) has(address string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.byAddress[address] != nil
+}
+
 // all returns every association once.
 func (d *directory) all() []*association {
 	d.mu.Lock()

@@ -161,7 +161,7 @@ func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Deli
 	if err != nil {
 		return nil, err
 	}
-	address, err := e.registry.Resolve(ctx, peer)
+	address, err := e.resolve(ctx, peer)
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +171,15 @@ func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Deli
 		return nil, err
 	}
 	return d, nil
+}
+
+// resolve turns a peer's name into an address. Under p2p a name that is known
+// as an address already needs no second look.
+func (e *Engine) resolve(ctx context.Context, peer string) (string, error) {
+	if e.cfg.Registry.Type == "p2p" && e.directory.has(peer) {
+		return peer, nil
+	}
+	return e.registry.Resolve(ctx, peer)
 }
 
 // maxDeadline is the longest that a notification may take.

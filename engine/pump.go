@@ -41,6 +41,7 @@ func (a *association) pumpLocked() {
 		return
 	}
 	a.pumping = true
+	now := time.Now() // it takes microseconds from here to the end
 	for round := 0; ; round++ {
 		if round == maxRounds {
 			a.e.tasks.Go(func() {
@@ -51,7 +52,6 @@ func (a *association) pumpLocked() {
 			})
 			return
 		}
-		now := time.Now()
 		if !a.fillLocked(now) {
 			a.pumping = false
 			a.armLocked(now)
