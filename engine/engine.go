@@ -120,6 +120,10 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if e.address = cfg.Control.Advertise; e.address == "" {
 		e.address = listening
 	}
+	if err := e.registry.Register(ctx, registry.Self{Name: cfg.Node.Name, Address: e.address, Incarnation: e.incarnation}); err != nil {
+		_ = e.control.Close(ctx)
+		return nil, err
+	}
 	e.tasks.Go(func() { e.freeze.Run(e.ctx) })
 	e.tasks.Go(e.sweep)
 	if err := e.transports.start(ctx); err != nil {

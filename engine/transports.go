@@ -134,6 +134,10 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 		}
 	})
 	t.set.e.stats.TransportsDown.Add(1)
+	if err == nil {
+		t.set.e.log.Info("transport stopped", "transport", t.spec.Name, "instance", old.ID)
+		return
+	}
 	t.set.e.log.Warn("transport down", "transport", t.spec.Name, "instance", old.ID, "error", err)
 }
 

@@ -20,6 +20,7 @@ func (n *nowhere) Send(recs []link.Record, _ link.Mode) (int, error) {
 }
 func (*nowhere) Recv(dst []link.Record) ([]link.Record, error) { return dst, link.ErrClosed }
 func (*nowhere) CarriesFiles() bool                            { return false }
+func (*nowhere) Moved() uint64                                 { return 0 }
 func (*nowhere) Close() error                                  { return nil }
 
 // strict is a Handler that fails the test when it is called wrongly.

@@ -106,7 +106,6 @@ func (t *Transport) readLink(c link.Carrier) {
 	var err error
 	for err == nil {
 		if recs, err = c.Recv(recs[:0]); len(recs) > 0 {
-			t.progress.Add(uint64(len(recs)))
 			if bad := d.handle(recs); bad != nil {
 				err = bad
 			}

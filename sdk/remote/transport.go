@@ -42,9 +42,8 @@ type Transport struct {
 	limits  sdk.Limits
 	options []grpc.CallOption
 
-	progress atomic.Uint64
-	dropped  atomic.Uint64
-	pings    pings
+	dropped atomic.Uint64
+	pings   pings
 	// senders are goroutines that wait for room on the link.
 	senders sync.WaitGroup
 
@@ -277,9 +276,17 @@ func (t *Transport) Err() error {
 	return t.mu.reason.err
 }
 
-// Progress counts the records that came from the plugin. If it grows, the
-// plugin is alive, whatever Health says.
-func (t *Transport) Progress() uint64 { return t.progress.Load() }
+// Progress grows when the plugin has sent something over the link, or read what
+// it had kept waiting. If it does, the plugin is alive, whatever Health says.
+func (t *Transport) Progress() uint64 {
+	t.mu.Lock()
+	l := t.mu.link
+	t.mu.Unlock()
+	if l == nil {
+		return 0
+	}
+	return l.carrier.Moved()
+}
 
 // Dropped counts records that were well formed but meant nothing: of unknown
 // or ended endpoints, second outcomes, outcomes of frames never sent.

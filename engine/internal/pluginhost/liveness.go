@@ -12,7 +12,7 @@ import (
 
 // sign is what one round of the health check saw.
 type sign struct {
-	moved    bool // traffic moved since the round before
+	moved    bool // traffic moved while it was asked
 	answered bool // the health call was answered, whatever it said
 	frozen   bool // this process did not run for a part of the time
 }
@@ -31,7 +31,6 @@ func errHung(timeout time.Duration) error {
 func watch(ctx context.Context, p process, o Options, froze *freeze.Detector, log *slog.Logger) {
 	tick := time.NewTicker(o.HealthInterval)
 	defer tick.Stop()
-	before := p.progress()
 	unwell := false
 	for {
 		select {
@@ -41,14 +40,13 @@ func watch(ctx context.Context, p process, o Options, froze *freeze.Detector, lo
 			return
 		case <-tick.C:
 		}
-		armed := time.Now()
+		// Taken now, so that what moved before it hung does not count.
+		before, armed := p.progress(), time.Now()
 		err := callHealth(ctx, p, o.HealthTimeout)
 		if ctx.Err() != nil {
 			return
 		}
-		now := p.progress()
-		s := sign{moved: now != before, answered: answered(err), frozen: froze.Since(armed)}
-		before = now
+		s := sign{moved: p.progress() != before, answered: answered(err), frozen: froze.Since(armed)}
 		if !s.alive() {
 			p.fail(errHung(o.HealthTimeout))
 			return

@@ -3,6 +3,7 @@ package link
 import (
 	"fmt"
 	"os"
+	"sync/atomic"
 )
 
 // readBuffer is what a quiet carrier reads into.
@@ -19,6 +20,7 @@ type assembler struct {
 	closeFD func(int)
 	newFile func(fd int) *os.File
 
+	moved atomic.Uint64 // bytes that came
 	buf   []byte
 	r, w  int
 	spare slack
@@ -49,6 +51,7 @@ func (a *assembler) next(dst []Record) ([]Record, error) {
 		}
 		if err == nil {
 			a.w += n
+			a.moved.Add(uint64(n))
 			dst, err = a.parse(dst)
 		}
 		if err != nil {

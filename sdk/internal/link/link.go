@@ -97,6 +97,12 @@ type Carrier interface {
 	// was wrong for a violation.
 	Recv(dst []Record) ([]Record, error)
 
+	// Moved grows when the other end has sent something, or has read what it
+	// had kept waiting: a sign of life also within a big record. That a write
+	// was taken is none, as the kernel takes some for a process that is
+	// stopped. Safe for concurrent use.
+	Moved() uint64
+
 	// CarriesFiles reports whether records of type Files can be sent.
 	CarriesFiles() bool
 

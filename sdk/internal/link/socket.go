@@ -27,5 +27,6 @@ type failed struct{ err error }
 
 func (f failed) Send([]Record, Mode) (int, error)    { return 0, f.err }
 func (f failed) Recv(dst []Record) ([]Record, error) { return dst, f.err }
+func (f failed) Moved() uint64                       { return 0 }
 func (f failed) CarriesFiles() bool                  { return false }
 func (f failed) Close() error                        { return nil }

@@ -26,12 +26,16 @@ type socket struct {
 	desc   *descriptor
 	closed atomic.Bool
 	out    queue
+	// drained is how many bytes were written after waiting for the other end
+	// to read.
+	drained atomic.Uint64
 
 	// The writer's arguments and results: whoever is busy in out owns them. A
 	// new closure for each write would be an allocation for each.
 	snd struct {
 		fn    func(set uintptr) bool
 		block bool
+		waits bool // for the other end to read
 		msg   message
 	}
 	cause atomic.Pointer[error] // why writing failed, if not for the peer's end
@@ -60,11 +64,10 @@ func newSocket(conn *net.UnixConn, maxPayload int, gap time.Duration) Carrier {
 	s.snd.fn = s.sendmsg
 	s.rcv.fn = s.recvmsg
 	s.rcv.oob = make([]byte, unix.CmsgSpace(MaxFiles*4))
-	s.in = assembler{max: clampPayload(maxPayload), fill: s.fill, closeFD: closeFD, newFile: newFile}
-	s.out = queue{
-		max: s.in.max, limit: queueLimit, gap: gap,
-		write: s.write, try: s.try, dup: dupFile, closeFD: closeFD,
-	}
+	in, out := &s.in, &s.out
+	in.max, in.fill, in.closeFD, in.newFile = clampPayload(maxPayload), s.fill, closeFD, newFile
+	out.max, out.limit, out.gap = in.max, queueLimit, gap
+	out.write, out.try, out.dup, out.closeFD = s.write, s.try, dupFile, closeFD
 	s.out.run()
 	return s
 }
@@ -72,6 +75,8 @@ func newSocket(conn *net.UnixConn, maxPayload int, gap time.Duration) Carrier {
 func (s *socket) Send(recs []Record, mode Mode) (int, error) { return s.out.send(recs, mode) }
 
 func (s *socket) CarriesFiles() bool { return true }
+
+func (s *socket) Moved() uint64 { return s.in.moved.Load() + s.drained.Load() }
 
 func (s *socket) Recv(dst []Record) ([]Record, error) {
 	s.readMu.Lock()
@@ -115,7 +120,7 @@ func (s *socket) put(b []byte, fds []int, block bool) (int, error) {
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	o.block = block
+	o.block, o.waits = block, false
 	o.msg.set(b, oob)
 	// The set for writing becomes readable when the socket is writable.
 	err := s.desc.out.raw.Read(o.fn)
@@ -124,6 +129,9 @@ func (s *socket) put(b []byte, fds []int, block bool) (int, error) {
 		err = o.msg.err
 	}
 	if err == nil {
+		if o.waits {
+			s.drained.Add(uint64(o.msg.n))
+		}
 		return o.msg.n, nil
 	}
 	if !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrClosed) {
@@ -142,6 +150,7 @@ func (s *socket) sendmsg(set uintptr) bool {
 	if blocked := s.desc.call(m, unix.SYS_SENDMSG, unix.MSG_NOSIGNAL); !blocked || !s.snd.block {
 		return true
 	}
+	s.snd.waits = true
 	m.err = s.desc.armWrite(set)
 	return m.err != nil
 }

@@ -47,9 +47,9 @@ type stream struct {
 // over maxPayload are refused both ways.
 func NewStream(s PacketStream, maxPayload int) Carrier {
 	c := &stream{s: s}
-	c.in = assembler{max: clampPayload(maxPayload)}
+	c.in.max = clampPayload(maxPayload)
 	// A packet stream has no way to send without blocking: never inline.
-	c.out = queue{max: c.in.max, limit: queueLimit, gap: neverInline, write: c.write}
+	c.out.max, c.out.limit, c.out.gap, c.out.write = c.in.max, queueLimit, neverInline, c.write
 	c.out.run()
 	return c
 }
@@ -57,6 +57,8 @@ func NewStream(s PacketStream, maxPayload int) Carrier {
 func (c *stream) Send(recs []Record, mode Mode) (int, error) { return c.out.send(recs, mode) }
 
 func (c *stream) CarriesFiles() bool { return false }
+
+func (c *stream) Moved() uint64 { return c.in.moved.Load() }
 
 func (c *stream) Recv(dst []Record) ([]Record, error) {
 	for start := len(dst); len(dst) == start; {
@@ -92,6 +94,7 @@ func (c *stream) packet(dst []Record) ([]Record, error) {
 	case len(p) > MaxPacket(c.in.max):
 		return dst, fmt.Errorf("%w: packet of %d bytes, at most %d are allowed", ErrViolation, len(p), MaxPacket(c.in.max))
 	}
+	c.in.moved.Add(uint64(len(p)))
 	c.in.buf, c.in.r, c.in.w = p, 0, len(p)
 	dst, err = c.in.parse(dst)
 	if err == nil && c.in.r != c.in.w {
