@@ -10,7 +10,7 @@ import (
 // TransportStatus is how one configured transport fares.
 type TransportStatus struct {
 	// Name is the configured name, and State one of starting, up, restarting,
-	// quarantined and stopped, since Since.
+	// quarantined, stopped and absent (no binary was found), since Since.
 	Name, State string
 	Since       time.Time
 	// Instance, PID, Version and Carrier are those of the instance that is
@@ -32,7 +32,7 @@ type TransportStatus struct {
 }
 
 // Transports tells how each configured transport fares, in order of
-// preference.
+// preference, absent ones last.
 func (e *Engine) Transports() []TransportStatus {
 	e.transports.mu.Lock()
 	defer e.transports.mu.Unlock()
@@ -44,6 +44,9 @@ func (e *Engine) Transports() []TransportStatus {
 			Version: s.Version, Carrier: s.Carrier, Restarts: s.Restarts, LastError: s.LastError,
 			Stderr: s.Stderr, Abandoned: s.Abandoned, Listeners: s.Listeners,
 		})
+	}
+	for _, a := range e.transports.absent {
+		list = append(list, TransportStatus{Name: a.name, State: "absent", Since: e.started, LastError: a.err})
 	}
 	return list
 }

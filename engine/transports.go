@@ -24,8 +24,14 @@ type transports struct {
 	changes sync.Mutex
 	mu      sync.Mutex
 	set     []*transport // in configured order
-	absent  []error      // transports whose binary was not found
+	absent  []absent     // transports whose binary was not found
 	version uint64       // of what is published
+}
+
+// absent is a configured transport whose binary was not found, and why.
+type absent struct {
+	name string
+	err  error
 }
 
 // transport is one configured transport; it observes its supervisor.
@@ -60,7 +66,7 @@ func (ts *transports) prepare(e *Engine) error {
 	for i, c := range e.cfg.Transports {
 		spec, err := finder.spec(c)
 		if err != nil {
-			ts.absent = append(ts.absent, err)
+			ts.absent = append(ts.absent, absent{c.Name, err})
 			e.log.Error("transport not available: the others carry", "transport", c.Name, "error", err)
 			continue
 		}
@@ -95,7 +101,10 @@ func (ts *transports) start(ctx context.Context) error {
 	for _, t := range ts.set {
 		t.sup.Start()
 	}
-	errs := slices.Clone(ts.absent)
+	var errs []error
+	for _, a := range ts.absent {
+		errs = append(errs, a.err)
+	}
 	for _, t := range ts.set {
 		if err := t.sup.Ready(ctx); err != nil {
 			errs = append(errs, err)
@@ -232,6 +241,9 @@ func (e *Engine) missing(remote []control.Transport) []Attempt {
 	e.transports.mu.Lock()
 	defer e.transports.mu.Unlock()
 	var list []Attempt
+	for _, a := range e.transports.absent {
+		list = append(list, Attempt{Transport: a.name, Reason: a.err.Error()})
+	}
 	for _, t := range e.transports.set {
 		if t.cur == nil {
 			reason := "not up here"
