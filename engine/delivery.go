@@ -47,7 +47,6 @@ type Delivery struct {
 
 	// Written under the association's lock while pending, and constant after.
 	via      *path
-	resends  int
 	tried    int
 	attempts []Attempt
 	err      error

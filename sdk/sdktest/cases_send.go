@@ -12,13 +12,13 @@ import (
 
 func sendSizes(r *rig) {
 	a, b := r.connect(r.a, r.b)
-	max := r.limits.MaxFrame
+	most := r.limits.MaxFrame
 	sizes := []int{
 		0, 1, 2, 3, 127, 128, 255, 256, 1023, 4095, 4096, 4097, 16384, 32767, 32768, 65535, 65536, 65537,
-		max - 1, max, 0, max, 1,
+		most - 1, most, 0, most, 1,
 	}
 	for i, size := range sizes {
-		if size < 0 || size > max {
+		if size < 0 || size > most {
 			continue
 		}
 		a.send(payload(i, size))

@@ -137,11 +137,11 @@ func checkTransports(field string, ts []Transport) error {
 		if t.MaxFrame < 0 || t.MaxFrame > math.MaxInt32 {
 			return sdk.Errorf(sdk.InvalidArgument, "%s.max_frame is %d", at, t.MaxFrame)
 		}
-		if k := (key{t.Name, t.Instance}); seen[k] {
+		k := key{t.Name, t.Instance}
+		if seen[k] {
 			return sdk.Errorf(sdk.InvalidArgument, "%s repeats %s instance %d", at, t.Name, t.Instance)
-		} else {
-			seen[k] = true
 		}
+		seen[k] = true
 	}
 	return nil
 }

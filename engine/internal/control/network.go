@@ -316,7 +316,6 @@ func callMemory[Q request[Q], R reply[Q, R]](ctx context.Context, c *memoryClien
 	type outcome struct {
 		reply R
 		err   error
-		gone  bool
 	}
 	done := make(chan outcome, 1)
 	h, err := server.enter()

@@ -15,8 +15,8 @@ const Size = 4096
 const Last = 1<<63 - 1
 
 // Window knows which numbers of a session were taken: all up to the cumulative
-// mark, all that are Size or more below the high-water mark, and those with a
-// bit.
+// mark, which is never more than Size below the high-water mark, and those with
+// a bit.
 type Window struct {
 	cum  uint64 // everything up to here was taken, or resolved by the floor
 	high uint64 // the highest number taken
@@ -29,10 +29,7 @@ func (w *Window) Cumulative() uint64 { return w.cum }
 // Seen reports whether a copy of seq would be a duplicate, too late to tell, or
 // beyond Last.
 func (w *Window) Seen(seq uint64) bool {
-	if seq <= w.cum || seq > Last || w.high >= Size && seq <= w.high-Size {
-		return true
-	}
-	return seq <= w.high && w.bit(seq)
+	return seq <= w.cum || seq > Last || seq <= w.high && w.bit(seq)
 }
 
 // Take records that seq was taken. The caller has checked Seen.
@@ -48,7 +45,6 @@ func (w *Window) Resolve(floor uint64) {
 	if floor == 0 || floor > Last || floor-1 <= w.cum {
 		return
 	}
-	w.raiseHigh(floor - 1)
 	w.cum = floor - 1
 	w.advance()
 }

@@ -74,7 +74,7 @@ func DecodeAck(cumulative uint64, b []byte, buf []Range) (Ack, error) {
 		count := uint64(le.Uint16(b[2:]))
 		// Ascending with a gap, and so never the number after the cumulative
 		// ack, which would then itself be cumulative; nothing wraps around.
-		if count == 0 || first < cumulative || first <= end || first-end == 1 || first+count-1 < first {
+		if count == 0 || first <= end || first-end == 1 || first+count-1 < first {
 			return Ack{}, ErrAck
 		}
 		end = first + count - 1

@@ -30,6 +30,7 @@ const (
 // Hawser sends those named here.
 type Type uint8
 
+// The kinds that Hawser sends.
 const (
 	CreditRequest Type = 3
 	SessionClose  Type = 6

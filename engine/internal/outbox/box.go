@@ -124,9 +124,6 @@ func (b *Box) CloseSession() []*Entry {
 		b.waiting.insertAfter(nil, e)
 	}
 	b.session = 0
-	for _, l := range b.lanes {
-		l.acked = [fastAcks]uint64{}
-	}
 	return ended
 }
 
@@ -280,7 +277,7 @@ func (b *Box) unlink(e *Entry) {
 // what this box has sent, and nothing of it counts.
 func (b *Box) Ack(number uint64, a frame.Ack, now time.Time, buf []*Entry) []*Entry {
 	resolved := buf[:0]
-	if b.session == 0 || !b.drawn(a) {
+	if !b.drawn(a) {
 		return resolved
 	}
 	for seq := b.low; seq <= a.Cumulative; seq++ {

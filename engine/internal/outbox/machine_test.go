@@ -148,7 +148,7 @@ func (m *machine) ack(t *rapid.T) {
 			want = append(want, e)
 		}
 	}
-	sense := m.b.Session() != 0 && a.Cumulative < next && (len(a.Ranges) == 0 || at < next)
+	sense := a.Cumulative < next && (len(a.Ranges) == 0 || at < next)
 	if !sense {
 		want = nil
 	}

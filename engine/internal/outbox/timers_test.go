@@ -158,6 +158,13 @@ func TestCreditIsNeeded(t *testing.T) {
 		{"the next number is beyond the limit", func(f *fixture) { f.sent(3); f.ackRoom(3, 9, 3); f.add(1) }, true},
 		{"no bytes at all", func(f *fixture) { f.sent(3); f.ackRoom(9, 0, 3); f.add(1) }, true},
 		{"the lowest unresolved number is beyond the limit", func(f *fixture) { f.sent(3); f.ackRoom(1, 9, 1) }, true},
+		{"the same after a deadline", func(f *fixture) {
+			f.sent(1)
+			f.pass(time.Second)
+			f.sent(2)
+			f.ackRoom(1, 9, 0)
+			f.Expire(f.now.Add(59 * time.Second))
+		}, true},
 		{"first copies are held back by the limit", func(f *fixture) { f.sent(3); f.ackRoom(3, 999, 1); f.add(1) }, true},
 		{"first copies are held back by bytes", func(f *fixture) { f.sent(3); f.ackRoom(9, 200, 1); f.add(1) }, true},
 		{"first copies are held back by the span", func(f *fixture) { f.sent(Span); f.add(1) }, false},
@@ -237,6 +244,13 @@ func TestFloorIsRepeatedUntilItArrived(t *testing.T) {
 	f.ack(5)
 	if n := len(f.credits(10 * time.Second)); n != 0 || !f.Due().IsZero() {
 		t.Errorf("%d requests after it arrived; due %v", n, f.Due())
+	}
+	f.CloseSession()
+	f.Open(8, math.MaxUint64, math.MaxUint64)
+	f.sent(2)
+	f.Expire(f.now.Add(time.Hour))
+	if n := len(f.credits(10 * time.Second)); n != 10 {
+		t.Errorf("%d requests in the next session", n)
 	}
 }
 

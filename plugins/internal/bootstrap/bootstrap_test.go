@@ -90,8 +90,13 @@ func TestPendingIsBoundedAndSingleUse(t *testing.T) {
 func TestGenerationsRefuseOlder(t *testing.T) {
 	var g Generations
 	admit := func(gen uint64, side Side) error { return g.Admit(sdk.Target{Generation: gen}, side) }
-	if admit(3, Accepting) != nil || admit(3, Accepting) != nil || admit(1, Connecting) != nil {
-		t.Error("refused what is not older")
+	for _, again := range []string{"newer", "equal"} {
+		if err := admit(3, Accepting); err != nil {
+			t.Errorf("%s: %v", again, err)
+		}
+	}
+	if err := admit(1, Connecting); err != nil {
+		t.Errorf("the other side counts on its own: %v", err)
 	}
 	if err := admit(2, Accepting); !errors.Is(err, sdk.Refused) {
 		t.Errorf("older: %v", err)

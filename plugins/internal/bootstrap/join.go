@@ -85,8 +85,9 @@ const (
 	// WrongGeneration: the token's endpoint is of another generation.
 	WrongGeneration Verdict = 6
 	// Closing: the instance is going away.
-	Closing  Verdict = 7
-	verdicts         = 8
+	Closing Verdict = 7
+
+	verdicts Verdict = 8
 )
 
 // VerdictLen is the length of a verdict on the wire.
@@ -99,7 +100,7 @@ func (v Verdict) Marshal() []byte {
 
 // ParseVerdict decodes a verdict of exactly VerdictLen bytes.
 func ParseVerdict(b []byte) (Verdict, error) {
-	if len(b) != VerdictLen || [4]byte(b) != joinMagic || b[4] != Version || b[5] >= verdicts {
+	if len(b) != VerdictLen || [4]byte(b) != joinMagic || b[4] != Version || Verdict(b[5]) >= verdicts {
 		return 0, sdk.Errorf(sdk.Refused, "what answers there does not speak this transport's protocol")
 	}
 	return Verdict(b[5]), nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 )
 
+// What a plugin or a peer can make grow, at most.
 const (
 	// AttributeEntries and AttributeBytes bound what is published to peers.
 	AttributeEntries = 64
