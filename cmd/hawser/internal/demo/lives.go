@@ -3,6 +3,8 @@ package demo
 import (
 	"fmt"
 	"time"
+
+	"github.com/hawser-transport/hawser/engine"
 )
 
 // lives is what a ledger tells of a receiver that died and was started again.
@@ -24,70 +26,94 @@ type lives struct {
 // receiver's first life was killed at killed, and the second was started at up.
 func (l *ledger) inLives(count int, killed, up time.Duration) lives {
 	v := lives{}
-	say := func(format string, args ...any) { v.problems = append(v.problems, fmt.Sprintf(format, args...)) }
-	in := map[string]arrival{} // by name
-	sessions := map[uint64]int{}
-	for _, a := range l.arrived {
-		if other, ok := in[a.Name]; ok && other.Life != a.Life {
-			say("%s reached both lives", a.Name)
-		}
-		if life, ok := sessions[a.Session]; ok && life != a.Life {
-			say("session %016x was used in both lives", a.Session)
-		}
-		in[a.Name], sessions[a.Session] = a, a.Life
-		if a.Life == 1 {
-			v.first++
-			continue
-		}
-		if v.second++; v.second == 1 {
-			v.back = a.At
-		}
-	}
+	in := v.take(l.arrived)
 	sentAt := map[int]time.Duration{}
 	for _, s := range l.sent {
 		sentAt[s.Index] = s.At
 	}
 	for _, e := range l.ended {
 		a, arrived := in[name(e.Index, count)]
-		at := sentAt[e.Index]
-		isNew := v.second > 0 && at > v.back
-		if isNew {
+		x := fate{ending: e, name: name(e.Index, count), sent: sentAt[e.Index], arrived: arrived, arrival: a}
+		x.fresh = v.second > 0 && x.sent > v.back
+		if x.fresh {
 			v.after++
 		}
-		if arrived && e.Index != count {
-			if e.Acked {
-				v.kept++
-			} else {
-				v.strays++
-			}
+		if e.Index != count && arrived && e.Acked {
+			v.kept++
+		} else if e.Index != count && arrived {
+			v.strays++
 		}
-		switch {
-		case arrived && a.Life == 2 && !e.Acked:
-			say("%s ended as failed (%s) and reached the second life", a.Name, e.Code)
-		case arrived && a.Seq != e.Seq && e.Acked:
-			say("%s arrived with number %d, and was sent with %d", a.Name, a.Seq, e.Seq)
-		case arrived && a.Life == 2 && e.At < up:
-			say("%s was acknowledged before the second life began, and reached it", a.Name)
-		case !arrived && e.Acked && e.At >= up:
-			say("%s was acknowledged by the second life, and never arrived", name(e.Index, count))
-		case !arrived && e.Acked && at > killed:
-			say("%s was sent after the kill, acknowledged, and never arrived", name(e.Index, count))
-		case !arrived && e.Acked:
+		if problem := x.problem(killed, up); problem != "" {
+			v.say("%s", problem)
+		} else if !arrived && e.Acked {
 			v.unread++
-		case arrived && e.Code == "not sent":
-			say("%s ended as not sent, and arrived", a.Name)
-		case isNew && !e.Acked:
-			say("%s was sent after the second life had received something, and failed: %s", name(e.Index, count), e.Error)
 		}
 		if len(v.problems) > maxProblems {
-			say("and so on")
+			v.say("and so on")
 			break
 		}
 	}
 	if v.first == 0 || v.second == 0 {
-		say("the lives received %d and %d: the fault was not mid-stream", v.first, v.second)
+		v.say("the lives received %d and %d: the fault was not mid-stream", v.first, v.second)
 	}
 	return v
+}
+
+func (v *lives) say(format string, args ...any) {
+	v.problems = append(v.problems, fmt.Sprintf(format, args...))
+}
+
+// take counts arrivals, checks that the lives share none and no session, and
+// returns them by name.
+func (v *lives) take(arrived []arrival) map[string]arrival {
+	in, sessions := map[string]arrival{}, map[uint64]int{}
+	for _, a := range arrived {
+		if other, ok := in[a.Name]; ok && other.Life != a.Life {
+			v.say("%s reached both lives", a.Name)
+		}
+		if life, ok := sessions[a.Session]; ok && life != a.Life {
+			v.say("session %016x was used in both lives", a.Session)
+		}
+		in[a.Name], sessions[a.Session] = a, a.Life
+		if a.Life == 1 {
+			v.first++
+		} else if v.second++; v.second == 1 {
+			v.back = a.At
+		}
+	}
+	return in
+}
+
+// fate is all that is known of one notification.
+type fate struct {
+	ending
+	name    string
+	sent    time.Duration
+	fresh   bool // sent after the second life had received something
+	arrived bool
+	arrival arrival
+}
+
+// problem is what must not be, or nothing.
+func (x fate) problem(killed, up time.Duration) string {
+	switch {
+	case x.arrived && x.arrival.Life == 2 && !x.Acked:
+		return fmt.Sprintf("%s ended as failed (%s) and reached the second life", x.name, x.Code)
+	case x.arrived && x.Acked && x.arrival.Seq != x.Seq:
+		return fmt.Sprintf("%s arrived with number %d, and was sent with %d", x.name, x.arrival.Seq, x.Seq)
+	case x.arrived && x.arrival.Life == 2 && x.At < up:
+		return x.name + " was acknowledged before the second life began, and reached it"
+	case x.arrived && x.Code == engine.NotSent.Error():
+		return x.name + " ended as not sent, and arrived"
+	case !x.arrived && x.Acked && x.At >= up:
+		return x.name + " was acknowledged by the second life, and never arrived"
+	case !x.arrived && x.Acked && x.sent > killed:
+		return x.name + " was sent after the kill, acknowledged, and never arrived"
+	case x.fresh && !x.Acked:
+		return fmt.Sprintf("%s was sent after the second life had received something, and failed: %s", x.name, x.Error)
+	default:
+		return ""
+	}
 }
 
 // maxProblems bounds what one row says of single notifications.

@@ -272,23 +272,29 @@ func restartReceiver(ctx context.Context, s *stage) error {
 				return err
 			}
 		}
-		f.Proof = fmt.Sprintf("it and its %d plugins gone after %s", len(plugins), lap(lab.Now()-f.when))
-		g := s.record(lab.Now(), "the receiver started again at %s", old.opened.Address)
-		if err := s.openReceiver(ctx, old.opened.Address); err != nil {
-			return err
-		}
-		up := lab.Now()
-		s.require(s.receiver.opened.Address == old.opened.Address, "it listens at %s instead", s.receiver.opened.Address)
-		s.require(s.receiver.opened.Incarnation != old.opened.Incarnation, "it has the same incarnation")
-		g.Proof = fmt.Sprintf("pid %d, a new incarnation, up after %s", s.receiver.PID(), lap(up-g.when))
-		var back arrival
-		err = s.ledger.await(ctx, "something to arrive in the second life", func(l *ledger) (ok bool) {
-			back, ok = l.arrivedSince(g.when, func(a arrival) bool { return a.Life == s.life })
-			return ok
-		})
-		s.note("the new life received something %s after it was started", lap(back.At-g.when))
-		return err
+		f.Proof = fmt.Sprintf("it and its %d plugins gone after %s", len(plugins), lap(lab.Now()-killed))
+		return s.secondLife(ctx, old)
 	})
+}
+
+// secondLife starts the receiver again where the old one listened, and waits
+// until it has received something.
+func (s *stage) secondLife(ctx context.Context, old *peer) error {
+	f := s.record(lab.Now(), "the receiver started again at %s", old.opened.Address)
+	if err := s.openReceiver(ctx, old.opened.Address); err != nil {
+		return err
+	}
+	now := s.receiver.opened
+	s.require(now.Address == old.opened.Address, "it listens at %s instead", now.Address)
+	s.require(now.Incarnation != old.opened.Incarnation, "it has the same incarnation")
+	f.Proof = fmt.Sprintf("pid %d, a new incarnation, up after %s", s.receiver.PID(), lap(lab.Now()-f.when))
+	var back arrival
+	err := s.ledger.await(ctx, "something to arrive in the second life", func(l *ledger) (ok bool) {
+		back, ok = l.arrivedSince(f.when, func(a arrival) bool { return a.Life == s.life })
+		return ok
+	})
+	s.note("the new life received something %s after it was started", lap(back.At-f.when))
+	return err
 }
 
 // killAmid stops a node for as long as it takes until something is pending

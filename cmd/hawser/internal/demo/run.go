@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/hawser-transport/hawser/engine"
 )
 
 // Options are a run's.
@@ -49,6 +51,8 @@ type Result struct {
 	GapMS      float64  `json:"longest_gap_ms"`
 	SlowestMS  float64  `json:"slowest_ms"`
 	TookMS     float64  `json:"took_ms"`
+	// Stats are the engines' own counts, by node.
+	Stats map[string]engine.Stats `json:"stats"`
 	// Words are the ends of what the nodes logged, if the row does not hold.
 	Words map[string]string `json:"logs,omitempty"`
 }
@@ -137,17 +141,17 @@ func (s *stage) play(ctx context.Context) error {
 
 // measure asks the nodes for their counts.
 func (s *stage) measure(r *Result) {
-	ctx := context.Background()
-	if st, err := s.sender.stats(ctx); err == nil {
-		r.Resent, r.HandedOver = st.Resent, st.HandedOver
-	} else {
-		s.problems = append(s.problems, err.Error())
+	r.Stats = map[string]engine.Stats{}
+	for _, n := range []*peer{s.sender, s.receiver} {
+		st, err := n.stats(context.Background())
+		if err != nil {
+			s.problems = append(s.problems, err.Error())
+			continue
+		}
+		r.Stats[n.name] = st
 	}
-	if st, err := s.receiver.stats(ctx); err == nil {
-		r.Suppressed = st.Duplicates
-	} else {
-		s.problems = append(s.problems, err.Error())
-	}
+	r.Resent, r.HandedOver = r.Stats[senderName].Resent, r.Stats[senderName].HandedOver
+	r.Suppressed = r.Stats[receiverName].Duplicates
 }
 
 // judge says whether the row holds.
