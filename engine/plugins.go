@@ -202,6 +202,10 @@ func (p PluginInfo) called(name string) bool {
 	return p.Name == strings.TrimPrefix(name, pluginPrefix) || slices.Contains(p.Transports, name)
 }
 
+// PluginContract is the version of the contract that plugins must have been
+// built with.
+const PluginContract = sdk.ContractVersion
+
 // PluginDescription is what a plugin says about itself.
 type PluginDescription = sdk.Description
 

@@ -9,12 +9,23 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/enginetest"
+	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// memory makes transports in memory.
+func memory(fabric *sdktest.Fabric) func(string) engine.TransportConfig {
+	return func(node string) engine.TransportConfig {
+		return engine.TransportConfig{Name: "memory", InProcess: func() sdk.Transport { return fabric.New(node) }}
+	}
+}
+
 func TestMeasure(t *testing.T) {
-	a, b, peer, _ := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, b, peer := enginetest.Pair(t, memory(fabric))
 	ctx, cancel := context.WithCancel(t.Context())
 	var echo sync.WaitGroup
 	defer echo.Wait()
@@ -44,7 +55,8 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestMeasuringEndsWithTheContext(t *testing.T) {
-	a, _, peer, _ := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, _, peer := enginetest.Pair(t, memory(fabric))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := RoundTrip(ctx, a, peer, 1, 1); err == nil {

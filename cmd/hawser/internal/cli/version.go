@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/engine"
 )
 
 type versionJSON struct {
@@ -43,7 +43,7 @@ func newVersion() *cobra.Command {
 
 // version is what the toolchain wrote into the binary.
 func version() versionJSON {
-	v := versionJSON{Version: "(devel)", Contract: sdk.ContractVersion, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	v := versionJSON{Version: "(devel)", Contract: engine.PluginContract, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

@@ -7,27 +7,22 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine"
-	"github.com/hawser-transport/hawser/sdk"
-	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
-// Pair opens two engines over a transport in memory, and closes them when the
-// test ends. The second one's address is returned with them.
-func Pair(t *testing.T) (a, b *engine.Engine, peer string, fabric *sdktest.Fabric) {
+// Pair opens two engines, named a and b, over the transport that makes for
+// each, and closes them when the test ends. Peer is b's address.
+func Pair(t *testing.T, makes func(node string) engine.TransportConfig) (a, b *engine.Engine, peer string) {
 	t.Helper()
-	fabric = sdktest.NewFabric(sdktest.FabricOptions{})
-	a, b = open(t, fabric, "a"), open(t, fabric, "b")
-	return a, b, b.Self().Address, fabric
+	a, b = open(t, "a", makes), open(t, "b", makes)
+	return a, b, b.Self().Address
 }
 
-func open(t *testing.T, fabric *sdktest.Fabric, name string) *engine.Engine {
+func open(t *testing.T, name string, makes func(string) engine.TransportConfig) *engine.Engine {
 	t.Helper()
 	e, err := engine.Open(t.Context(), engine.Config{
 		Node:         engine.NodeConfig{Name: name},
 		Notification: engine.NotificationConfig{RPCFallback: new(false)},
-		Transports: []engine.TransportConfig{
-			{Name: "memory", InProcess: func() sdk.Transport { return fabric.New(name) }},
-		},
+		Transports:   []engine.TransportConfig{makes(name)},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,12 +11,22 @@ import (
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/enginetest"
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// memory makes transports in memory.
+func memory(fabric *sdktest.Fabric) func(string) engine.TransportConfig {
+	return func(node string) engine.TransportConfig {
+		return engine.TransportConfig{Name: "memory", InProcess: func() sdk.Transport { return fabric.New(node) }}
+	}
+}
+
 func TestRun(t *testing.T) {
-	a, b, peer, _ := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, b, peer := enginetest.Pair(t, memory(fabric))
 	var last atomic.Int64
 	sum, err := Run(t.Context(), a, Options{
 		Peer: peer, Name: "n", Payload: []byte("p"), Count: 500, Rate: 5000, Deadline: time.Minute,
@@ -37,7 +47,8 @@ func TestRun(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	a, _, peer, fabric := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, _, peer := enginetest.Pair(t, memory(fabric))
 	fabric.Cut("a", "b", "")
 	sum, err := Run(t.Context(), a, Options{Peer: peer, Count: 3, Deadline: 300 * time.Millisecond})
 	if err != nil {
@@ -56,7 +67,8 @@ func TestFailures(t *testing.T) {
 }
 
 func TestWaitIsBounded(t *testing.T) {
-	a, _, peer, fabric := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, _, peer := enginetest.Pair(t, memory(fabric))
 	fabric.Cut("a", "b", "")
 	defer fabric.Heal("", "", "")
 	sum, err := Run(t.Context(), a, Options{Peer: peer, Count: 2, Wait: 50 * time.Millisecond})
@@ -66,7 +78,8 @@ func TestWaitIsBounded(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
-	a, _, peer, _ := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, _, peer := enginetest.Pair(t, memory(fabric))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	sum, err := Run(ctx, a, Options{Peer: peer, Count: 1_000_000, Rate: 1000, Progress: func(ended int) {
@@ -80,7 +93,8 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestTheFirstIsRefused(t *testing.T) {
-	a, _, _, _ := enginetest.Pair(t)
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{})
+	a, _, _ := enginetest.Pair(t, memory(fabric))
 	if _, err := Run(t.Context(), a, Options{Peer: "nobody", Count: 3}); !errors.Is(err, engine.InvalidArgument) {
 		t.Errorf("got %v", err)
 	}
