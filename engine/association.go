@@ -45,7 +45,8 @@ type association struct {
 
 	remote   remoteTransports
 	paths    map[pathKey]*path
-	order    []*path       // as ranked, those that both sides run
+	order    []*path       // that both sides run, as configured
+	ranked   []*path       // of order, those to try, best first
 	matched  bool          // order reflects what both sides run now
 	news     chan struct{} // closed, and made anew, when order has changed
 	matches  uint64        // counts changes of what either side runs
@@ -92,6 +93,27 @@ func newAssociation(e *Engine, address string) *association {
 func (a *association) bindLocked(n control.Node) {
 	a.since = n.Started
 	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+}
+
+// dueLocked is when the next thing is to be done, or zero.
+func (a *association) dueLocked(now time.Time) time.Time {
+	if a.selfLane != nil {
+		if a.box.Head() != nil {
+			return now.Add(selfRetry)
+		}
+		return a.box.Due()
+	}
+	if a.box.CreditDue(now) { // also starts or stops its own clock
+		a.credit = true
+		return now
+	}
+	due := a.box.Due()
+	for _, p := range a.order {
+		if t := p.dueLocked(a, now); !t.IsZero() && (due.IsZero() || t.Before(due)) {
+			due = t
+		}
+	}
+	return due
 }
 
 // selfRetry is how soon a full queue is tried again by the engine's own
@@ -211,9 +233,6 @@ func (a *association) tickLocked(now time.Time) {
 			p.note("no acknowledgement within the ack timeout")
 		}
 	}
-	if a.box.CreditDue(now) {
-		a.credit = true
-	}
 	a.pumpLocked()
 }
 
@@ -222,18 +241,7 @@ func (a *association) armLocked(now time.Time) {
 	if a.dead != nil || a.successor != nil {
 		return
 	}
-	if a.box.CreditDue(now) { // also starts or stops its own clock
-		a.credit = true
-	}
-	due := a.box.Due()
-	if a.selfLane != nil && a.box.Head() != nil {
-		due = now.Add(selfRetry)
-	}
-	for _, p := range a.order {
-		if t := p.dueLocked(a, now); !t.IsZero() && (due.IsZero() || t.Before(due)) {
-			due = t
-		}
-	}
+	due := a.dueLocked(now)
 	if due.IsZero() {
 		a.timer.Stop()
 		a.armed = time.Time{}

@@ -414,3 +414,67 @@ func TestNoReconnectStorm(t *testing.T) {
 		}
 	})
 }
+
+// A peer that seemed gone and is still the same life holds the old session:
+// its numbers must not be used again, or new notifications would pass for
+// copies of old ones.
+func TestSessionOfAnEarlierAssociationIsNotUsedAgain(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		var before []string
+		for _, n := range names("before", 20) {
+			if err := w.wait(w.notify(a, "b:1", n)); err != nil {
+				t.Fatal(err)
+			}
+			before = append(before, n)
+		}
+		w.expect(b, before...)
+		// The port refuses for a moment, and every endpoint ends.
+		w.network.Refuse("b:1", true)
+		w.fast.End("", "", "")
+		w.slow.End("", "", "")
+		time.Sleep(10 * time.Second)
+		if n := len(a.directory.all()); n != 0 {
+			t.Fatalf("the fault did not fire: %d associations", n)
+		}
+		w.network.Refuse("b:1", false)
+		after := names("after", 20)
+		for _, n := range after {
+			if err := w.wait(w.notify(a, "b:1", n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.expect(b, after...)
+	})
+}
+
+// Scenario 20: all paths dead: the error lists them.
+func TestAFailureListsEveryWay(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		w.fast.Cut("", "", "")
+		w.slow.Cut("", "", "")
+		w.network.Silence("a:1", "b:1", true)
+		d := w.notify(a, "b:1", "x")
+		synctest.Wait()
+		w.fast.End("", "", "")
+		time.Sleep(time.Second)
+		w.slow.End("", "", "")
+		err := w.wait(d)
+		var de *DeliveryError
+		if !errors.As(err, &de) || de.Code != DeliveryUnknown || de.Tried < 2 {
+			t.Fatalf("%v", err)
+		}
+		for _, want := range []string{"fast/p0: ", rpcFallbackName + "/p0: ", "deadline"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q is not in %q", want, err)
+			}
+		}
+		w.fast.Heal("", "", "")
+		w.slow.Heal("", "", "")
+		w.network.Silence("a:1", "b:1", false)
+	})
+}

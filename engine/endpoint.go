@@ -64,6 +64,9 @@ func (ep *endpoint) post(x *outbox.Entry, size int) uint64 {
 	return ep.inflight.add(slot{entry: x, copy: copies, size: size})
 }
 
+// postAck records an ack; if it is not taken it is owed again.
+func (ep *endpoint) postAck() uint64 { return ep.inflight.add(slot{ack: true}) }
+
 // hasRoom reports whether the endpoint may be given a notification's frame.
 func (ep *endpoint) hasRoom(size int) bool {
 	l := ep.inst.Description.Limits.WithDefaults()
@@ -108,20 +111,26 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		ep.a.e.stats.Nonsense.Add(1)
 		return
 	}
+	noRoom := sdk.CodeOf(why) == sdk.Backpressure
+	if noRoom {
+		ep.p.blockedUntil = time.Now().Add(retrySend)
+	}
+	if s.ack {
+		ep.oweLocked()
+	}
 	if s.entry == nil {
 		return
 	}
 	ep.a.e.stats.NotPosted.Add(1)
 	ep.a.box.NotPosted(s.entry, s.copy)
-	if sdk.CodeOf(why) == sdk.Backpressure {
-		now := time.Now()
-		ep.p.blockedUntil = now.Add(retrySend)
+	if noRoom {
 		if ep.p.fullSince.IsZero() {
-			ep.p.fullSince = now
+			ep.p.fullSince = time.Now()
 		}
 		s.entry.Avoid = nil
 		return
 	}
+	ep.p.shun(time.Now())
 	s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "not sent: " + errorText(why)})
 }
 
@@ -142,6 +151,13 @@ func (ep *endpoint) endLocked(err error) {
 	ep.inflight = inflight{}
 	a, p := ep.a, ep.p
 	p.retiring = slices.DeleteFunc(p.retiring, func(r *endpoint) bool { return r == ep })
+	reason := "ended"
+	if err != nil {
+		reason = err.Error()
+	}
+	for x := range ep.lane.Entries() {
+		x.Owner.(*Delivery).failed(Attempt{p.transport, p.name, reason})
+	}
 	n := a.box.Handover(ep.lane)
 	a.e.stats.HandedOver.Add(uint64(n))
 	if p.ep != ep {
@@ -151,10 +167,6 @@ func (ep *endpoint) endLocked(err error) {
 	p.fullSince = time.Time{}
 	if a.dead != nil || a.successor != nil {
 		return
-	}
-	reason := "ended"
-	if err != nil {
-		reason = err.Error()
 	}
 	p.note(reason)
 	a.e.log.Info("endpoint ended", "peer", a.peer(), "transport", p.transport, "path", p.name, "pending", n, "reason", reason)
@@ -298,6 +310,8 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		in.owes = true
 	case inbox.OutOfRange:
 		a.e.stats.OutOfRange.Add(1)
+	case inbox.Ended:
+		a.e.stats.UnknownSession.Add(1)
 	}
 }
 
@@ -358,6 +372,9 @@ func (ep *endpoint) ackLocked(x inAck, now time.Time) {
 		ep.settled[i] = nil
 	}
 	a.e.stats.Acked.Add(uint64(len(ep.settled)))
+	if len(ep.settled) > 0 {
+		ep.p.shuns = 0
+	}
 }
 
 // slot is a frame without an outcome.
@@ -365,6 +382,7 @@ type slot struct {
 	entry *outbox.Entry
 	copy  int
 	size  int
+	ack   bool
 	used  bool
 }
 

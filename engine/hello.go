@@ -74,6 +74,10 @@ func (a *association) sayHello() {
 // helloOnce says hello, and reports whether there is nothing left to say.
 func (a *association) helloOnce() bool {
 	a.mu.Lock()
+	if a.box.Session() != 0 || a.successor != nil || a.dead != nil {
+		a.mu.Unlock()
+		return true // another name's hello was answered meanwhile
+	}
 	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: randomNonzero(), Replaces: a.hello.replaces}
 	a.mu.Unlock()
 	req.Transports, req.Version = a.e.published()
@@ -97,12 +101,17 @@ func (a *association) helloOnce() bool {
 		}
 		return false
 	}
-	return a.greeted(reply)
+	return a.greeted(req.Session, reply)
 }
 
 // greeted takes in the answer to hello. The association may turn out to belong
 // to an incarnation that already has one, or to a life that is over.
-func (a *association) greeted(reply control.HelloReply) bool {
+//
+// A session is used only if this hello proposed it, or if it is in use already.
+// Any other one that the receiver holds may have been used before, under an
+// association that ended: its numbers would be taken for copies, and acked as
+// such. It is named as replaced and hello is said again.
+func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 	owner, stale := a.e.bind(a, reply.Node)
 	if stale {
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
@@ -118,11 +127,16 @@ func (a *association) greeted(reply control.HelloReply) bool {
 	}
 	owner.hello.err, owner.hello.replaces = nil, 0
 	owner.proto = min(reply.Proto, *a.e.cfg.Notification.Proto)
+	owner.learnLocked(reply.Transports, reply.Version)
 	if owner.box.Session() == 0 {
+		if reply.Session != proposed {
+			owner.hello.replaces = reply.Session
+			owner.pumpLocked()
+			return owner != a // its own hello goes on
+		}
 		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
 		owner.lastSent = time.Time{}
 	}
-	owner.learnLocked(reply.Transports, reply.Version)
 	owner.pumpLocked()
 	return true
 }

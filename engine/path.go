@@ -48,7 +48,19 @@ type path struct {
 	// blockedUntil is when to try again a transport that had no room although
 	// the endpoint is within its limits.
 	blockedUntil time.Time
-	trouble      string // what went wrong last
+	// shunUntil is when to try again a transport that refused a frame, and
+	// shuns how often it did so in a row.
+	shunUntil time.Time
+	shuns     int
+	trouble   string // what went wrong last
+}
+
+// shun leaves the path alone for a moment: it refused a frame, and will refuse
+// the next one, too, until its end is noticed. Longer each time, up to the
+// pause between two passes over all ways.
+func (p *path) shun(now time.Time) {
+	p.shunUntil = now.Add(min(retrySend<<min(p.shuns, 10), helloMax))
+	p.shuns++
 }
 
 // note keeps what went wrong last, for the errors of deliveries.
@@ -76,6 +88,12 @@ func (p *path) dueLocked(a *association, now time.Time) time.Time {
 		return now.Add(retireCheck)
 	}
 	if p.up() {
+		if now.Before(p.shunUntil) && a.box.Head() != nil {
+			return p.shunUntil
+		}
+		if now.Before(p.blockedUntil) && len(a.owed) > 0 {
+			return p.blockedUntil
+		}
 		if !p.fullSince.IsZero() && a.box.Head() != nil {
 			return maxTime(now.Add(retrySend), p.fullSince.Add(a.e.cfg.Notification.SlotWait()))
 		}
@@ -104,7 +122,7 @@ func (a *association) keepsLocked(p *path) bool { return p.fallback && a.box.Ses
 // way, and returns nil if the entry has to wait.
 func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 	var avoided *path
-	for _, p := range a.order {
+	for _, p := range a.ranked {
 		if len(e.Frame) > p.limit {
 			continue
 		}
@@ -117,6 +135,9 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 		}
 		if p.stale() {
 			a.connectLocked(p, now)
+		}
+		if now.Before(p.shunUntil) {
+			continue
 		}
 		if !p.ep.hasRoom(len(e.Frame)) || now.Before(p.blockedUntil) {
 			if p.fullSince.IsZero() {
@@ -159,17 +180,16 @@ func (a *association) keepLocked(now time.Time) {
 	}
 }
 
-// rankLocked puts the paths into the order in which they are tried.
+// rankLocked decides which paths are tried for notifications, in which order.
 func (a *association) rankLocked(now time.Time) {
 	candidates := make([]ranker.Candidate, len(a.order))
 	for i, p := range a.order {
 		candidates[i] = ranker.Candidate{Transport: p.rank, Path: p.index}
 	}
-	ordered := make([]*path, 0, len(a.order))
+	a.ranked = a.ranked[:0]
 	for _, i := range ranker.Order(candidates, now) {
-		ordered = append(ordered, a.order[i])
+		a.ranked = append(a.ranked, a.order[i])
 	}
-	a.order = ordered
 }
 
 // install makes ep the path's endpoint. One that it replaces carries nothing

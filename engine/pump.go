@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/frame"
@@ -69,7 +70,7 @@ func (a *association) pumpLocked() {
 func (a *association) fillLocked(now time.Time) bool {
 	b := &a.batch
 	b.reset()
-	a.fillControlLocked(b)
+	a.fillControlLocked(b, now)
 	for b.ep == nil || len(b.frames) < maxBatchFrames && b.bytes < maxBatchBytes {
 		x := a.box.Head()
 		if x == nil {
@@ -139,7 +140,7 @@ func (b *batch) add(f sdk.Frame) {
 
 // fillControlLocked adds acks, refusals and requests for room. They do not
 // count against an endpoint's limits: acks never wait behind a full queue.
-func (a *association) fillControlLocked(b *batch) {
+func (a *association) fillControlLocked(b *batch, now time.Time) {
 	for len(a.refusals) > 0 && b.ep == nil {
 		r := a.refusals[len(a.refusals)-1]
 		a.refusals = a.refusals[:len(a.refusals)-1]
@@ -151,12 +152,16 @@ func (a *association) fillControlLocked(b *batch) {
 			b.control(ep, h, nil)
 		}
 	}
-	for len(a.owed) > 0 && b.ep == nil {
-		ep := a.owed[len(a.owed)-1]
-		a.owed = a.owed[:len(a.owed)-1]
+	for i := len(a.owed) - 1; i >= 0 && b.ep == nil; i-- {
+		ep := a.owed[i]
+		via := a.viaLocked(ep)
+		if via != nil && now.Before(via.p.blockedUntil) {
+			continue // it had no room a moment ago
+		}
+		a.owed = slices.Delete(a.owed, i, i+1)
 		ep.owes = false
-		if ep = a.viaLocked(ep); ep != nil && a.in != nil {
-			a.ackLocked(b, ep)
+		if via != nil && a.in != nil {
+			a.ackLocked(b, via)
 		}
 	}
 	if a.credit && b.ep == nil {
@@ -207,7 +212,7 @@ func (a *association) ackLocked(b *batch, ep *endpoint) {
 		Seq: number, Ack: ack.Cumulative,
 	}.Put(b.ctl[at:], len(b.ctl)-at-frame.HeaderSize)
 	b.ep = ep
-	b.add(sdk.Frame{ID: ep.post(nil, 0), Data: b.ctl[at:]})
+	b.add(sdk.Frame{ID: ep.postAck(), Data: b.ctl[at:]})
 	a.e.stats.AcksSent.Add(1)
 }
 
@@ -234,6 +239,11 @@ func (a *association) takenLocked(b *batch, n int, err error) {
 	}
 	for _, f := range b.frames[n:] {
 		b.ep.notPosted(f.ID, err)
+	}
+	if ep := b.ep; sdk.CodeOf(err) != sdk.Backpressure {
+		// It takes nothing more: no need to wait for its own word.
+		ep.endLocked(err)
+		a.e.tasks.Go(ep.se.Close)
 	}
 }
 

@@ -1,6 +1,9 @@
 package outbox
 
-import "time"
+import (
+	"iter"
+	"time"
+)
 
 // Entry is one notification on its way. The caller fills the exported fields
 // and owns the Entry's memory; everything else belongs to the Box.
@@ -63,6 +66,14 @@ type Lane struct {
 
 // Len is how many entries are pending on the lane.
 func (l *Lane) Len() int { return l.list.n }
+
+// Entries yields what is pending on the lane, in order of sending.
+func (l *Lane) Entries() iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for e := l.list.head; e != nil && yield(e); e = e.next {
+		}
+	}
+}
 
 // noteAck remembers the highest orders of sending that were acked.
 func (l *Lane) noteAck(order uint64) {
