@@ -86,7 +86,7 @@ func TestOpenRefuses(t *testing.T) {
 		edit func(*pb.DescribeResponse)
 		want string
 	}{
-		{"contract", func(d *pb.DescribeResponse) { d.Contract = 99 }, "contract version 99"},
+		{"contract", func(d *pb.DescribeResponse) { d.Contract = 99 }, "contract version 99, this host has 1: install"},
 		{"no name", func(d *pb.DescribeResponse) { d.Name = "" }, "name of 0 bytes"},
 		{"name", func(d *pb.DescribeResponse) { d.Name = "A/b" }, `name "A/b"`},
 		{"version", func(d *pb.DescribeResponse) { d.Version = strings.Repeat("v", 5000) }, "version of 5000 bytes"},
