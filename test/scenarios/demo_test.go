@@ -1,0 +1,153 @@
+//go:build linux
+
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// demoRow is what `hawser demo -o json` says of a row.
+type demoRow struct {
+	Name         string
+	Holds        bool
+	Problems     []string
+	Expected     int
+	Received     int
+	Transfers    int
+	Standalone   int
+	Duplicates   int
+	Damaged      int
+	Strangers    int
+	Acknowledged int
+	Failed       map[string]int
+	By           map[string]int `json:"by_transport"`
+	EndLast      bool           `json:"end_last"`
+	Resent       uint64
+	Suppressed   uint64
+	Gap          float64 `json:"longest_gap_ms"`
+	Faults       []struct {
+		Fault string
+		At    int
+		Proof string
+	}
+	Logs map[string]string
+}
+
+// demoRows says what is special about each row. A row that is not here fails.
+var demoRows = map[string]struct {
+	faults  int
+	carries []string // transports that must have carried something
+	restart bool     // what was pending at the receiver's death may have failed
+	moved   bool     // something must have been sent twice
+}{
+	"no fault":           {carries: []string{"tcp"}},
+	"transport disabled": {faults: 1, carries: []string{"tcp", "rpcfallback"}},
+	"tcp killed":         {faults: 6, carries: []string{"tcp", "rpcfallback"}},
+	"tcp stopped":        {faults: 1, carries: []string{"tcp", "rpcfallback"}, moved: true},
+	"all killed":         {faults: 10, moved: true},
+	"receiver restarted": {faults: 2, restart: true},
+}
+
+const demoCount = 4000
+
+// Scenarios 13, 16, 17 and 21: the demo, as a user runs it.
+func TestScenario13And16And17And21Demo(t *testing.T) {
+	var list []struct{ Name string }
+	if err := json.Unmarshal(hawser(t, "demo", "--list", "-o", "json"), &list); err != nil || len(list) < len(demoRows) {
+		t.Fatalf("%v: %v", list, err)
+	}
+	for i, row := range list {
+		t.Run(row.Name, func(t *testing.T) {
+			if testing.Short() && i > 0 {
+				t.Skip("-short runs the first row only")
+			}
+			if _, known := demoRows[row.Name]; !known {
+				t.Fatalf("nothing is known of row %q", row.Name)
+			}
+			out, _, _ := bytes.Cut(hawser(t, "demo", "--row", row.Name, "-o", "json"), []byte("\n"))
+			var r demoRow
+			if err := json.Unmarshal(out, &r); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			r.check(t, row.Name)
+		})
+	}
+}
+
+func (r demoRow) check(t *testing.T, name string) {
+	t.Helper()
+	want := demoRows[name]
+	if r.Name != name || !r.Holds || len(r.Problems) > 0 {
+		t.Errorf("row %q: holds %v: %s\n%v", r.Name, r.Holds, strings.Join(r.Problems, "\n"), r.Logs)
+	}
+	expected := demoCount
+	if want.restart {
+		lost := 0
+		for code, n := range r.Failed {
+			lost += n
+			if code != "delivery unknown" && code != "not sent" {
+				t.Errorf("%d failed as %q", n, code)
+			}
+		}
+		if lost == 0 || lost > demoCount/2 || r.Acknowledged+lost != demoCount {
+			t.Errorf("%d acknowledged, %v failed", r.Acknowledged, r.Failed)
+		}
+		expected = r.Expected
+	} else if len(r.Failed) > 0 || r.Acknowledged != demoCount || r.Transfers != demoCount/2 || r.Standalone != demoCount/2 {
+		t.Errorf("%d acknowledged, %v failed, %d of transfers and %d standing alone", r.Acknowledged, r.Failed, r.Transfers, r.Standalone)
+	}
+	if r.Expected != expected || r.Received != expected || expected < demoCount/2 {
+		t.Errorf("%d of %d arrived", r.Received, r.Expected)
+	}
+	if r.Duplicates != 0 || r.Damaged != 0 || r.Strangers != 0 || !r.EndLast {
+		t.Errorf("%d twice, %d damaged, %d that nobody sent, END last: %v", r.Duplicates, r.Damaged, r.Strangers, r.EndLast)
+	}
+	for _, transport := range want.carries {
+		if r.By[transport] == 0 {
+			t.Errorf("nothing went over %s: %v", transport, r.By)
+		}
+	}
+	if want.moved && r.Resent == 0 {
+		t.Error("nothing was resent: nothing was on its way when the fault came")
+	}
+	if len(r.Faults) != want.faults {
+		t.Errorf("%d faults fired, want %d", len(r.Faults), want.faults)
+	}
+	for _, f := range r.Faults {
+		if f.At <= 0 || f.At >= demoCount || f.Proof == "" {
+			t.Errorf("%s: at %d of %d, proof %q", f.Fault, f.At, demoCount, f.Proof)
+		}
+	}
+}
+
+// command prepares a run of the program.
+func command(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, filepath.Join(bin, "hawser"), args...)
+	c.Env = slices.Concat(os.Environ(), []string{"HAWSER_PLUGIN_PATH=", "HAWSER_CONFIG="})
+	return c
+}
+
+// hawser runs the program and returns what it prints. Exit code 2 says that a
+// row does not hold, which its output says better.
+func hawser(t *testing.T, args ...string) []byte {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	c := command(ctx, args...)
+	var errs bytes.Buffer
+	c.Stderr = &errs
+	out, err := c.Output()
+	if err != nil && c.ProcessState.ExitCode() != 2 {
+		t.Fatalf("hawser %s: %v\n%s%s", strings.Join(args, " "), err, out, &errs)
+	}
+	return out
+}

@@ -1,0 +1,89 @@
+//go:build linux
+
+package scenarios
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+var (
+	// root is in the arguments or the environment of every process that the
+	// tests start.
+	root string
+	// bin holds the built binaries, runs the run directories. Both names are
+	// short: sockets are made below.
+	bin, runs string
+)
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(roleVariable); name != "" {
+		play(name)
+		return
+	}
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	if err := build(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(root)
+	code := m.Run()
+	if err := leftovers(); err != nil {
+		fmt.Fprintln(os.Stderr, "left behind:", err)
+		code = 1
+	}
+	return code
+}
+
+// build makes the binaries as users have them, without the race detector.
+func build() (err error) {
+	if root, err = os.MkdirTemp("", "hws"); err != nil {
+		return err
+	}
+	bin, runs = filepath.Join(root, "bin"), filepath.Join(root, "run")
+	if err := os.Mkdir(runs, 0o700); err != nil {
+		return err
+	}
+	// Where processes that are not told otherwise make their run directories.
+	if err := os.Setenv("XDG_RUNTIME_DIR", runs); err != nil {
+		return err
+	}
+	c := exec.Command("go", "build", "-o", bin+string(filepath.Separator), "../../cmd/hawser")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build hawser: %w\n%s", err, out)
+	}
+	for _, name := range []string{"tcp", "rpcfallback"} {
+		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), "../../plugins/"+name)
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return nil
+}
+
+// leftovers looks for what outlived the tests.
+func leftovers() error {
+	var found []string
+	clean := func() bool {
+		found = processes(root)
+		dirs, _ := filepath.Glob(filepath.Join(runs, "*"))
+		found = append(found, dirs...)
+		return len(found) == 0
+	}
+	for end := time.Now().Add(5 * time.Second); !clean(); time.Sleep(pollEvery) {
+		if time.Now().After(end) {
+			return fmt.Errorf("%s", strings.Join(found, "; "))
+		}
+	}
+	return goleak.Find()
+}
