@@ -37,6 +37,8 @@ type association struct {
 	// after a merge, the next life's after death.
 	successor *association
 	dead      error
+	gone      bool      // dead, empty, and out of the directory
+	used      time.Time // when it was last needed
 
 	box      *outbox.Box
 	lastSent time.Time // when a notification was last given to a transport
@@ -51,6 +53,7 @@ type association struct {
 	news     chan struct{} // closed, and made anew, when order has changed
 	matches  uint64        // counts changes of what either side runs
 	selfLane *outbox.Lane  // of an association with this engine itself
+	telling  bool          // the peer is being told what runs here
 
 	pumping  bool
 	batch    batch
@@ -82,7 +85,7 @@ func newAssociation(e *Engine, address string) *association {
 	a := &association{
 		e: e, address: address, client: e.control.Dial(address),
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
-		paths: map[pathKey]*path{}, news: make(chan struct{}),
+		paths: map[pathKey]*path{}, news: make(chan struct{}), used: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
@@ -108,7 +111,7 @@ func (a *association) dueLocked(now time.Time) time.Time {
 		return now
 	}
 	due := a.box.Due()
-	for _, p := range a.order {
+	for _, p := range a.paths {
 		if t := p.dueLocked(a, now); !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}
@@ -124,7 +127,8 @@ const selfRetry = 5 * time.Millisecond
 func (a *association) peer() string { return a.address }
 
 // die ends the association: what may have left ends as DeliveryUnknown, what
-// never left goes on with whatever is at the address next. It is idempotent.
+// never left goes on with whatever is at the address next, and so does what is
+// added meanwhile. It is idempotent.
 func (a *association) die(cause error) {
 	a.mu.Lock()
 	if a.dead != nil || a.successor != nil {
@@ -133,7 +137,6 @@ func (a *association) die(cause error) {
 	}
 	a.dead = cause
 	posted := a.box.CloseSession()
-	unsent := a.box.TakeWaiting()
 	eps := a.endpointsLocked()
 	in := a.in
 	a.in = nil
@@ -147,9 +150,10 @@ func (a *association) die(cause error) {
 	for _, x := range posted {
 		a.settle(x, func(d *Delivery) { d.fail(cause) })
 	}
-	next := a.e.forget(a, len(unsent) > 0)
 	a.mu.Lock()
-	a.successor = next
+	unsent := a.box.TakeWaiting()
+	next := a.e.forget(a, len(unsent) > 0)
+	a.successor, a.gone = next, true
 	a.mu.Unlock()
 	if next == nil {
 		for _, x := range unsent {
@@ -173,14 +177,19 @@ func (a *association) settle(x *outbox.Entry, end func(*Delivery)) {
 
 // adopt takes in entries that were never sent.
 func (a *association) adopt(entries []*outbox.Entry) {
-	a = a.lockLatest()
-	defer a.mu.Unlock()
-	if a.dead != nil {
-		for _, x := range entries {
-			a.settle(x, func(d *Delivery) { d.fail(a.dead) })
+	for a = a.lockLatest(); a.gone; a = a.lockLatest() {
+		a.mu.Unlock()
+		next, err := a.e.associationAt(a.address)
+		if err != nil {
+			for _, x := range entries {
+				a.settle(x, func(d *Delivery) { d.fail(err) })
+			}
+			return
 		}
-		return
+		a = next
 	}
+	defer a.mu.Unlock()
+	a.used = time.Now()
 	for _, x := range entries {
 		a.box.Add(x)
 	}

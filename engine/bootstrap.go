@@ -83,6 +83,7 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 			p.failedLocked(time.Now(), "ended while connecting")
 		}
 		ep.failedLocked()
+		a.pumpLocked() // what waited for it goes another way, or has a timer
 	}
 	a.mu.Unlock()
 	if !current {
@@ -109,7 +110,7 @@ func (a *association) notConnected(p *path, ep *endpoint, err error) {
 		return // superseded: the peer's own attempt, or a new instance
 	}
 	p.connecting = nil
-	if errors.Is(err, sdk.SessionUnknown) {
+	if errors.Is(err, sdk.SessionUnknown) && ep.session == a.box.Session() {
 		// The peer does not know us: it forgot us, or never got our hello.
 		a.reopenLocked()
 	}
@@ -126,6 +127,10 @@ func (a *association) accept(ctx context.Context, req control.BootstrapRequest) 
 		return control.BootstrapReply{}, err
 	}
 	a.mu.Lock()
+	if _, err := a.acceptableLocked(req); err != nil { // no longer
+		a.mu.Unlock()
+		return control.BootstrapReply{}, err
+	}
 	if !p.supersededBy(req.Generation, req.From.Less(a.e.incarnation)) {
 		newest := p.generation
 		a.mu.Unlock()
@@ -157,10 +162,12 @@ func (a *association) accepted(p *path, ep *endpoint, se sdk.Endpoint) error {
 		a.mu.Unlock()
 		return nil
 	}
-	if p.connecting == ep {
+	if p.connecting == ep { // it ended before it was installed
 		p.connecting = nil
+		p.failedLocked(time.Now(), "ended while accepting")
 	}
 	ep.failedLocked()
+	a.pumpLocked()
 	a.mu.Unlock()
 	se.Close()
 	return sdk.Errorf(sdk.Busy, "bootstrap: superseded by a newer one")

@@ -81,30 +81,34 @@ func (e *Engine) admit(ctx context.Context, address string, d *Delivery) error {
 
 // tryAdmit reports false if there is no room.
 func (e *Engine) tryAdmit(address string, d *Delivery) (done bool, err error) {
-	if e.closing.Load() {
-		return true, sdk.Errorf(sdk.Closed, "notification to %s: the engine is closed", d.peer)
+	for {
+		if e.closing.Load() {
+			return true, sdk.Errorf(sdk.Closed, "notification to %s: the engine is closed", d.peer)
+		}
+		a, err := e.associationAt(address)
+		if err != nil {
+			return true, err
+		}
+		a = a.lockLatest()
+		if !a.gone {
+			done = a.addLocked(d)
+			a.mu.Unlock()
+			return done, nil
+		}
+		a.mu.Unlock() // it went since it was looked up: look again
 	}
-	a, err := e.associationAt(address)
-	if err != nil {
-		return true, err
-	}
-	return a.add(d), nil
 }
 
-// add puts a delivery into the association's box and sends what can be sent.
-// It reports false if the box is full; something always fits an empty one.
-func (a *association) add(d *Delivery) bool {
-	a = a.lockLatest()
-	defer a.mu.Unlock()
+// addLocked puts a delivery into the association's box and sends what can be
+// sent. It reports false if the box is full; something always fits an empty
+// one.
+func (a *association) addLocked(d *Delivery) bool {
 	cost := outbox.Cost(len(d.entry.Frame))
 	if a.box.Size() > 0 && a.box.Size()+cost > a.e.cfg.Outbox.Bytes || !a.e.outbox.reserve(cost) {
 		return false
 	}
 	a.e.deliveries.Add()
-	if a.dead != nil {
-		a.settle(&d.entry, func(d *Delivery) { d.fail(a.dead) })
-		return true
-	}
+	a.used = time.Now()
 	a.box.Add(&d.entry)
 	a.pumpLocked()
 	return true

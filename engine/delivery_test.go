@@ -170,10 +170,10 @@ func TestFallsBackWithTheReason(t *testing.T) {
 			if err := w.wait(d); err != nil || d.Report().Transport != rpcFallbackName {
 				t.Fatalf("%v, %+v", err, d.Report())
 			}
+			w.expect(b, "x") // and a minute more
 			if a.Stats().ConnectFailures == 0 {
 				t.Error("the refusal is not counted")
 			}
-			w.expect(b, "x")
 		})
 	})
 	t.Run("not at the peer", func(t *testing.T) {

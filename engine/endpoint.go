@@ -22,6 +22,7 @@ type endpoint struct {
 	generation uint64
 	inst       *pluginhost.Instance
 	remote     uint64 // the peer's instance
+	session    uint64 // in use when the endpoint was begun
 	lane       *outbox.Lane
 
 	se        sdk.Endpoint // nil until Connect or Accept has returned
@@ -41,7 +42,7 @@ type endpoint struct {
 // newEndpointLocked makes the engine's side for the path's next endpoint.
 func (a *association) newEndpointLocked(p *path) *endpoint {
 	return &endpoint{
-		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote,
+		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote, session: a.box.Session(),
 		lane: a.box.NewLane(p), inflight: newInflight(),
 	}
 }
@@ -82,6 +83,7 @@ func (ep *endpoint) Completed(cs []sdk.Completion) {
 	if ep.ended {
 		return
 	}
+	lost := false
 	for _, c := range cs {
 		switch c.Outcome {
 		case sdk.Done:
@@ -94,11 +96,15 @@ func (ep *endpoint) Completed(cs []sdk.Completion) {
 			s, ok := ep.inflight.take(c.ID)
 			if !ok {
 				a.e.stats.Nonsense.Add(1)
-			} else if s.entry != nil {
+			} else if s.entry != nil && s.entry.Held() {
 				s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "may have left: " + c.Code.Error()})
 				a.box.Unknown(s.entry, s.copy)
+				lost = true
 			}
 		}
+	}
+	if lost {
+		ep.p.shun(time.Now())
 	}
 	a.pumpLocked()
 }
@@ -122,6 +128,9 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		return
 	}
 	ep.a.e.stats.NotPosted.Add(1)
+	if !s.entry.Held() {
+		return // it ended meanwhile, and is its reader's
+	}
 	ep.a.box.NotPosted(s.entry, s.copy)
 	if noRoom {
 		if ep.p.fullSince.IsZero() {

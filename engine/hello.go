@@ -38,7 +38,9 @@ func (a *association) helloIfNeededLocked() {
 // reopenLocked gives up the session: the receiver does not hold it, or may not
 // any more.
 func (a *association) reopenLocked() {
-	a.hello.replaces = a.box.Session()
+	if s := a.box.Session(); s != 0 { // else a hello is under way already
+		a.hello.replaces = s
+	}
 	cause := sdk.Errorf(sdk.SessionUnknown, "the receiver no longer holds the session")
 	for _, x := range a.box.CloseSession() {
 		a.settle(x, func(d *Delivery) { d.fail(cause) })
@@ -125,11 +127,12 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 	if owner.dead != nil || owner.successor != nil {
 		return true
 	}
-	owner.hello.err, owner.hello.replaces = nil, 0
+	owner.hello.err = nil
 	owner.proto = min(reply.Proto, *a.e.cfg.Notification.Proto)
 	owner.learnLocked(reply.Transports, reply.Version)
 	if owner.box.Session() == 0 {
-		if reply.Session != proposed {
+		// One that a hello under way replaces is as good as gone.
+		if reply.Session != proposed || reply.Session == owner.hello.replaces {
 			owner.hello.replaces = reply.Session
 			owner.pumpLocked()
 			return owner != a // its own hello goes on
@@ -137,6 +140,7 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
 		owner.lastSent = time.Time{}
 	}
+	owner.hello.replaces = 0
 	owner.pumpLocked()
 	return true
 }
@@ -149,6 +153,7 @@ func (a *association) mergeInto(owner *association) {
 	a.timer.Stop()
 	a.mu.Unlock()
 	owner.adopt(entries)
+	_ = a.client.Close() // the owner has its own
 }
 
 func randomNonzero() uint64 {

@@ -42,6 +42,7 @@ type path struct {
 	generation uint64      // the highest seen
 	connecting *endpoint   // the attempt under way, or nil
 	fresh      bool        // not tried since it became known: worth waiting for
+	freshUntil time.Time   // for so long
 	failures   int
 	retryAt    time.Time
 	fullSince  time.Time // since when it took nothing more
@@ -94,22 +95,33 @@ func (p *path) dueLocked(a *association, now time.Time) time.Time {
 		if now.Before(p.blockedUntil) && len(a.owed) > 0 {
 			return p.blockedUntil
 		}
-		if !p.fullSince.IsZero() && a.box.Head() != nil {
-			return maxTime(now.Add(retrySend), p.fullSince.Add(a.e.cfg.Notification.SlotWait()))
+		if p.fullSince.IsZero() || a.box.Head() == nil {
+			return time.Time{}
 		}
+		if now.Before(p.blockedUntil) {
+			return p.blockedUntil
+		}
+		return later(p.fullSince.Add(a.e.cfg.Notification.SlotWait()), now)
+	}
+	if p.fresh && now.Before(p.freshUntil) {
+		return p.freshUntil
+	}
+	if p.connecting != nil {
 		return time.Time{}
 	}
-	if p.connecting == nil && (a.box.Head() != nil || a.keepsLocked(p)) {
-		return maxTime(p.retryAt, now)
+	if a.box.Head() != nil || a.keepsLocked(p) {
+		return later(p.retryAt, now)
 	}
 	return time.Time{}
 }
 
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// later returns t if it is yet to come, else zero: what was due by now was done
+// or waits for something else, which has its own word.
+func later(t, now time.Time) time.Time {
+	if t.After(now) {
+		return t
 	}
-	return b
+	return time.Time{}
 }
 
 // keepsLocked reports whether the path is connected without a frame to send:
@@ -128,7 +140,10 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 		}
 		if !p.up() {
 			a.connectLocked(p, now)
-			if p.fresh {
+			if p.fresh && p.freshUntil.IsZero() {
+				p.freshUntil = now.Add(a.e.cfg.Notification.SlotWait())
+			}
+			if p.fresh && now.Before(p.freshUntil) {
 				return nil // its first connect is under way, and it is the better one
 			}
 			continue

@@ -32,6 +32,7 @@ type batch struct {
 }
 
 func (b *batch) reset() {
+	clear(b.frames) // an idle peer pins nobody's payload
 	b.ep, b.frames, b.bytes, b.more, b.ctl = nil, b.frames[:0], 0, true, b.ctl[:0]
 }
 
@@ -44,6 +45,10 @@ func (a *association) pumpLocked() {
 	a.pumping = true
 	now := time.Now() // it takes microseconds from here to the end
 	for round := 0; ; round++ {
+		if a.dead != nil || a.successor != nil {
+			a.pumping = false
+			return
+		}
 		if round == maxRounds {
 			a.e.tasks.Go(func() {
 				a.mu.Lock()
@@ -240,7 +245,7 @@ func (a *association) takenLocked(b *batch, n int, err error) {
 	for _, f := range b.frames[n:] {
 		b.ep.notPosted(f.ID, err)
 	}
-	if ep := b.ep; sdk.CodeOf(err) != sdk.Backpressure {
+	if ep := b.ep; sdk.CodeOf(err) != sdk.Backpressure && !ep.ended {
 		// It takes nothing more: no need to wait for its own word.
 		ep.endLocked(err)
 		a.e.tasks.Go(ep.se.Close)

@@ -57,7 +57,7 @@ func (e *Engine) RestartTransport(ctx context.Context, name string) error {
 	e.transports.mu.Lock()
 	var found *transport
 	for _, t := range e.transports.set {
-		if t.spec.Name == name {
+		if t.cfg.Name == name {
 			found = t
 		}
 	}

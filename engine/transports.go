@@ -108,7 +108,7 @@ func (ts *transports) start(ctx context.Context) error {
 	for _, t := range ts.set {
 		if err := t.sup.Ready(ctx); err != nil {
 			errs = append(errs, err)
-			ts.e.log.Error("transport not started: the others carry", "transport", t.spec.Name, "error", err)
+			ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
 		}
 	}
 	if len(ts.up()) == 0 {
@@ -132,7 +132,7 @@ func (ts *transports) stop(ctx context.Context) error {
 // Up publishes the instance, here and to the peers.
 func (t *transport) Up(inst *pluginhost.Instance) {
 	t.set.change(func() { t.cur = inst })
-	t.set.e.log.Info("transport up", "transport", t.spec.Name, "instance", inst.ID, "version", inst.Description.Version)
+	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
 }
 
 // Down withdraws it. Its endpoints have ended, each on its own.
@@ -144,15 +144,15 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 	})
 	t.set.e.stats.TransportsDown.Add(1)
 	if err == nil {
-		t.set.e.log.Info("transport stopped", "transport", t.spec.Name, "instance", old.ID)
+		t.set.e.log.Info("transport stopped", "transport", t.cfg.Name, "instance", old.ID)
 		return
 	}
-	t.set.e.log.Warn("transport down", "transport", t.spec.Name, "instance", old.ID, "error", err)
+	t.set.e.log.Warn("transport down", "transport", t.cfg.Name, "instance", old.ID, "error", err)
 }
 
 // Quarantined is the supervisor's word that it gives up for some minutes.
 func (t *transport) Quarantined(err error) {
-	t.set.e.log.Error("transport quarantined", "transport", t.spec.Name, "error", err)
+	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "error", err)
 }
 
 // Drain moves traffic off an instance: new work goes elsewhere at once, and
@@ -172,33 +172,63 @@ func (ts *transports) change(f func()) {
 	f()
 	ts.version++
 	ts.mu.Unlock()
-	list, version := ts.e.published()
 	for _, a := range ts.e.directory.all() {
 		a.localChanged()
-		if n := a.node.Load(); n != nil && n.Incarnation != ts.e.incarnation {
-			ts.e.tasks.Go(func() { a.tell(list, version) })
+	}
+}
+
+// tellLocked lets the peer know which transports are up here.
+func (a *association) tellLocked() {
+	if a.telling || a.node.Load() == nil || a.selfLane != nil || a.dead != nil || a.successor != nil {
+		return
+	}
+	a.telling = true
+	a.e.tasks.Go(a.tell)
+}
+
+// tell repeats the news until the peer has the latest: of an instance that it
+// does not know it would refuse every bootstrap.
+func (a *association) tell() {
+	for wait := helloMin; ; wait = min(2*wait, reconnectMax) {
+		version, err := a.tellOnce()
+		if control.Gone(err) {
+			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+		}
+		a.mu.Lock()
+		_, latest := a.e.published()
+		done := err == nil && version == latest || errors.Is(err, sdk.SessionUnknown) // then hello will say it
+		if done || a.dead != nil || a.successor != nil || a.e.ctx.Err() != nil {
+			a.telling = false
+			a.mu.Unlock()
+			return
+		}
+		a.mu.Unlock()
+		if err == nil {
+			continue // there is more by now
+		}
+		a.e.log.Debug("peer not told of changed transports", "peer", a.peer(), "error", err)
+		select {
+		case <-time.After(wait):
+		case <-a.e.ctx.Done():
 		}
 	}
 }
 
-// tell says to a peer which transports are up here. If it does not get
-// through, the next bootstrap or hello says it.
-func (a *association) tell(list []control.Transport, version uint64) {
+func (a *association) tellOnce() (version uint64, err error) {
 	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
 	defer cancel()
-	err := a.client.Changed(ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
-	if err != nil {
-		a.e.log.Debug("peer not told of changed transports", "peer", a.peer(), "error", err)
-	}
-	if control.Gone(err) {
-		a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
-	}
+	list, version := a.e.published()
+	return version, a.client.Changed(ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
 }
 
 // up returns what is up here, in order of preference.
 func (ts *transports) up() []localInstance {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
+	return ts.upLocked()
+}
+
+func (ts *transports) upLocked() []localInstance {
 	var list []localInstance
 	for _, t := range ts.set {
 		if t.cur != nil {
@@ -222,11 +252,12 @@ func (e *Engine) local(name string) *localInstance {
 
 // published is what peers are told.
 func (e *Engine) published() ([]control.Transport, uint64) {
-	e.transports.mu.Lock()
-	version := e.transports.version
-	e.transports.mu.Unlock()
+	ts := &e.transports
+	ts.mu.Lock()
+	version, up := ts.version, ts.upLocked() // of one moment
+	ts.mu.Unlock()
 	var list []control.Transport
-	for _, l := range e.transports.up() {
+	for _, l := range up {
 		list = append(list, control.Transport{
 			Name: l.name, Instance: l.inst.ID, Attributes: l.inst.Setup.Attributes,
 			MaxFrame: l.inst.Description.Limits.WithDefaults().MaxFrame,
@@ -250,7 +281,7 @@ func (e *Engine) missing(remote []control.Transport) []Attempt {
 			if err := t.sup.Status().LastError; err != nil {
 				reason += ": " + err.Error()
 			}
-			list = append(list, Attempt{Transport: t.spec.Name, Reason: reason})
+			list = append(list, Attempt{Transport: t.cfg.Name, Reason: reason})
 			continue
 		}
 		name := t.cur.Description.Name
@@ -270,11 +301,12 @@ func (a *association) learnLocked(list []control.Transport, version uint64) {
 	a.rematchLocked()
 }
 
-// localChanged takes in what this engine runs.
+// localChanged takes in what this engine runs, and has the peer told.
 func (a *association) localChanged() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rematchLocked()
+	a.tellLocked()
 }
 
 // rematchLocked finds the paths anew, off this goroutine: a transport is asked

@@ -46,6 +46,9 @@ func (e *Entry) Seq() uint64 { return e.seq }
 // Copies is how many copies were given to transports; it numbers the last one.
 func (e *Entry) Copies() int { return e.copies }
 
+// Held reports whether the entry is in a box. One that is not has ended.
+func (e *Entry) Held() bool { return e.where != nowhere }
+
 // MayHaveLeft reports whether a copy may have left the host.
 func (e *Entry) MayHaveLeft() bool { return e.copies > e.unsent }
 

@@ -1,0 +1,315 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// hooked is a transport of which a test replaces some calls.
+type hooked struct {
+	sdk.Transport
+	sdk.Notifier
+	connect func(ctx context.Context, t sdk.Target, x sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error)
+	accept  func(ctx context.Context, t sdk.Target, offer []byte, h sdk.Handler) (sdk.Endpoint, []byte, error)
+	send    func(ep sdk.Endpoint, frames []sdk.Frame) (int, error)
+	close   func(ep sdk.Endpoint)
+}
+
+func hook(t sdk.Transport) *hooked { return &hooked{Transport: t, Notifier: t.(sdk.Notifier)} }
+
+func (h *hooked) Connect(ctx context.Context, t sdk.Target, x sdk.Exchange, eh sdk.Handler) (sdk.Endpoint, error) {
+	connect := h.connect
+	if connect == nil {
+		connect = h.Notifier.Connect
+	}
+	ep, err := connect(ctx, t, x, eh)
+	if err != nil {
+		return nil, err
+	}
+	return &hookedEndpoint{ep, h}, nil
+}
+
+func (h *hooked) Accept(ctx context.Context, t sdk.Target, offer []byte, eh sdk.Handler) (sdk.Endpoint, []byte, error) {
+	accept := h.accept
+	if accept == nil {
+		accept = h.Notifier.Accept
+	}
+	ep, answer, err := accept(ctx, t, offer, eh)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &hookedEndpoint{ep, h}, answer, nil
+}
+
+type hookedEndpoint struct {
+	sdk.Endpoint
+	h *hooked
+}
+
+func (e *hookedEndpoint) Send(frames []sdk.Frame, more bool) (int, error) {
+	if e.h.send != nil {
+		return e.h.send(e.Endpoint, frames)
+	}
+	return e.Endpoint.Send(frames, more)
+}
+
+func (e *hookedEndpoint) Close() {
+	if e.h.close != nil {
+		e.h.close(e.Endpoint)
+		return
+	}
+	e.Endpoint.Close()
+}
+
+// only makes the node run one transport, "fast", made by f.
+func (w *world) only(node string, f func(sdk.Transport) sdk.Transport) {
+	w.configs[node] = Config{Transports: []TransportConfig{
+		{Name: "fast", InProcess: func() sdk.Transport { return f(w.fast.New(node)) }},
+	}}
+}
+
+func plain(t sdk.Transport) sdk.Transport { return t }
+
+// within checks that a delivery is acknowledged soon.
+func (w *world) within(d *Delivery, limit time.Duration) {
+	w.t.Helper()
+	start := time.Now()
+	if err := w.wait(d); err != nil {
+		w.t.Errorf("not delivered: %v", err)
+	} else if took := time.Since(start); took > limit {
+		w.t.Errorf("took %v, want %v at most", took, limit)
+	}
+}
+
+// An endpoint may end before the call that makes it has returned: what waits
+// for it must not wait for its deadline.
+func TestAnEndpointThatEndsWhileItIsMade(t *testing.T) {
+	for _, side := range []string{"connect", "accept"} {
+		t.Run(side, func(t *testing.T) {
+			run(t, func(w *world) {
+				var once sync.Once
+				early := func(ep sdk.Endpoint) {
+					once.Do(func() {
+						ep.Close()
+						time.Sleep(10 * time.Millisecond) // until Ended was called
+					})
+				}
+				w.only("a:1", func(t sdk.Transport) sdk.Transport {
+					h := hook(t)
+					h.connect = func(ctx context.Context, t sdk.Target, x sdk.Exchange, eh sdk.Handler) (sdk.Endpoint, error) {
+						ep, err := h.Notifier.Connect(ctx, t, x, eh)
+						if err == nil && side == "connect" {
+							early(ep)
+						}
+						return ep, err
+					}
+					return h
+				})
+				w.only("b:1", func(t sdk.Transport) sdk.Transport {
+					h := hook(t)
+					h.accept = func(ctx context.Context, t sdk.Target, offer []byte, eh sdk.Handler) (sdk.Endpoint, []byte, error) {
+						ep, answer, err := h.Notifier.Accept(ctx, t, offer, eh)
+						if err == nil && side == "accept" {
+							early(ep)
+						}
+						return ep, answer, err
+					}
+					return h
+				})
+				a, b := w.open("a:1"), w.open("b:1")
+				defer w.shut(a, b)
+				w.within(w.notify(a, "b:1", "x"), 2*time.Second)
+				w.within(w.notify(b, "a:1", "y"), 2*time.Second)
+			})
+		})
+	}
+}
+
+// The better path's first connect is waited for, but not when it hangs: the
+// fallback is connected.
+func TestAHangingFirstConnectIsNotWaitedFor(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.fast.CutBoth("a:1", "b:1", "")
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		d, err := a.Notify(ctx, "b:1", Notification{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.within(d, 2*time.Second)
+		w.fast.HealBoth("a:1", "b:1", "")
+	})
+}
+
+// A transport without room for a moment is tried again in a moment.
+func TestNoRoomForAMoment(t *testing.T) {
+	run(t, func(w *world) {
+		var full atomic.Bool
+		w.only("a:1", func(t sdk.Transport) sdk.Transport {
+			h := hook(t)
+			h.send = func(ep sdk.Endpoint, frames []sdk.Frame) (int, error) {
+				if full.Swap(false) {
+					return 0, sdk.Backpressure
+				}
+				return ep.Send(frames, false)
+			}
+			return h
+		})
+		w.only("b:1", plain)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.within(w.notify(a, "b:1", "x"), time.Second)
+		full.Store(true)
+		w.within(w.notify(a, "b:1", "y"), 50*time.Millisecond)
+	})
+}
+
+// A transport that ends every frame as Unknown, and does not end itself, must
+// not make the engine send copies as fast as it can.
+func TestUnknownOutcomesAreNoStorm(t *testing.T) {
+	run(t, func(w *world) {
+		var broken atomic.Bool
+		var copies atomic.Int64
+		handlers := map[sdk.Endpoint]sdk.Handler{}
+		w.only("a:1", func(t sdk.Transport) sdk.Transport {
+			h := hook(t)
+			h.connect = func(ctx context.Context, t sdk.Target, x sdk.Exchange, eh sdk.Handler) (sdk.Endpoint, error) {
+				ep, err := h.Notifier.Connect(ctx, t, x, eh)
+				handlers[ep] = eh
+				return ep, err
+			}
+			h.send = func(ep sdk.Endpoint, frames []sdk.Frame) (int, error) {
+				if !broken.Load() || copies.Load() > 5000 {
+					return ep.Send(frames, false)
+				}
+				for _, f := range frames {
+					copies.Add(1)
+					go handlers[ep].Completed([]sdk.Completion{{ID: f.ID, Outcome: sdk.Unknown, Code: sdk.Unavailable}})
+				}
+				return len(frames), nil
+			}
+			return h
+		})
+		w.only("b:1", plain)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.within(w.notify(a, "b:1", "x"), time.Second)
+		broken.Store(true)
+		d := w.notify(a, "b:1", "y")
+		time.Sleep(10 * time.Second)
+		broken.Store(false)
+		if n := copies.Load(); n > 200 {
+			t.Errorf("%d copies in 10 s", n)
+		}
+		w.within(d, 5*time.Second)
+	})
+}
+
+// What is added while an association ends goes on with the next one.
+func TestNotifyWhileTheAssociationEnds(t *testing.T) {
+	run(t, func(w *world) {
+		var ending func()
+		w.only("a:1", func(t sdk.Transport) sdk.Transport {
+			h := hook(t)
+			h.close = func(ep sdk.Endpoint) {
+				if f := ending; f != nil {
+					ending = nil
+					f()
+				}
+				ep.Close()
+			}
+			return h
+		})
+		w.only("b:1", plain)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.within(w.notify(a, "b:1", "x"), time.Second)
+		var d *Delivery
+		ending = func() { d = w.notify(a, "b:1", "y") }
+		for _, x := range a.directory.all() {
+			x.die(errors.New("a test's wish"))
+		}
+		if d == nil {
+			t.Fatal("the fault did not fire")
+		}
+		w.within(d, 2*time.Second)
+		w.expect(b, "x", "y")
+	})
+}
+
+// A delivery that has ended is its reader's: a late outcome of one of its
+// copies changes nothing.
+func TestALateOutcomeLeavesAnEndedDeliveryAlone(t *testing.T) {
+	for _, outcome := range []sdk.Outcome{sdk.Unknown, sdk.NotPosted} {
+		run(t, func(w *world) {
+			a, b := w.open("a:1"), w.open("b:1")
+			defer w.shut(a, b)
+			d := w.notify(a, "b:1", "x")
+			w.within(d, time.Second)
+			synctest.Wait()
+			ep := d.via.ep
+			ep.a.mu.Lock()
+			id := ep.post(&d.entry, 1) // as if a copy had no outcome yet
+			ep.a.mu.Unlock()
+			ep.Completed([]sdk.Completion{{ID: id, Outcome: outcome, Code: sdk.Unavailable}})
+			if r := d.Report(); len(r.Attempts) != 0 || d.tried != 0 {
+				t.Errorf("%v: %+v", outcome, r)
+			}
+		})
+	}
+}
+
+// Two reasons at once to open a new session must not lose the old one's name.
+func TestReopeningTwiceReplacesTheOldSession(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		_, session := w.connected(a, b)
+		x := a.directory.byAddress["b:1"]
+		x.mu.Lock()
+		x.reopenLocked()
+		x.reopenLocked()
+		replaces := x.hello.replaces
+		x.mu.Unlock()
+		if replaces != session {
+			t.Errorf("replaces %x, want %x", replaces, session)
+		}
+		w.within(w.notify(a, "b:1", "x"), time.Second)
+		w.expect(b, "x")
+	})
+}
+
+// News that did not get through is told again: else the transport could not
+// be used with that peer until the next change.
+func TestNewsOfATransportGetsThroughLate(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		w.network.Silence("a:1", "b:1", true)
+		if w.fast.Kill("a:1") == 0 {
+			t.Fatal("the fault did not fire")
+		}
+		time.Sleep(2 * time.Minute) // longer than any call
+		w.network.Silence("a:1", "b:1", false)
+		time.Sleep(time.Minute)
+		for i := range 3 {
+			w.within(w.notify(a, "b:1", fmt.Sprint("a", i)), time.Second)
+			time.Sleep(10 * time.Second)
+		}
+		if d := w.notify(a, "b:1", "x"); w.wait(d) != nil || d.Report().Transport != "fast" {
+			t.Errorf("%+v", d.Report())
+		}
+	})
+}
+
