@@ -9,11 +9,16 @@ import (
 )
 
 // answers is the engine's side of its peers' calls.
-type answers struct{ e *Engine }
+type answers struct {
+	e *Engine
+	// open is closed once the engine knows its own address.
+	open chan struct{}
+}
 
 // Hello installs the sender's session, if none is held for its incarnation or
 // if the held one is named as replaced; otherwise the held one stays.
 func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.HelloReply, error) {
+	<-h.open
 	e := h.e
 	if req.From.Incarnation == e.incarnation {
 		// To oneself: nothing travels, so any session will do.
@@ -65,6 +70,7 @@ func (h *answers) Bootstrap(ctx context.Context, req control.BootstrapRequest) (
 
 // Probe says who is here.
 func (h *answers) Probe(context.Context, control.ProbeRequest) (control.ProbeReply, error) {
+	<-h.open
 	return control.ProbeReply{Node: h.e.self()}, nil
 }
 

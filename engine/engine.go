@@ -112,7 +112,8 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	// The queue and all handlers exist before the first peer or transport can
 	// reach them.
-	listening, err := e.control.Listen(&answers{e})
+	h := &answers{e, make(chan struct{})}
+	listening, err := e.control.Listen(h)
 	if err != nil {
 		_ = e.control.Close(ctx)
 		return nil, err
@@ -120,6 +121,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if e.address = cfg.Control.Advertise; e.address == "" {
 		e.address = listening
 	}
+	close(h.open)
 	if err := e.registry.Register(ctx, registry.Self{Name: cfg.Node.Name, Address: e.address, Incarnation: e.incarnation}); err != nil {
 		_ = e.control.Close(ctx)
 		return nil, err

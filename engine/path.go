@@ -183,7 +183,26 @@ func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
 	for _, p := range a.order {
 		limit = max(limit, p.limit)
 	}
-	return limit, len(e.Frame) > limit
+	if len(e.Frame) <= limit {
+		return limit, false
+	}
+	for _, p := range a.paths { // of a transport that is only restarting
+		if len(e.Frame) <= p.limit && a.e.runs(p.transport) {
+			return limit, false
+		}
+	}
+	return limit, true
+}
+
+// outgrownLocked reports whether the entry is too large for a connected path,
+// which a smaller one behind it may use.
+func (a *association) outgrownLocked(e *outbox.Entry) bool {
+	for _, p := range a.ranked {
+		if p.up() && len(e.Frame) > p.limit {
+			return true
+		}
+	}
+	return false
 }
 
 // keepLocked connects what is to be connected without being used.

@@ -92,12 +92,8 @@ func (a *association) fillLocked(now time.Time) bool {
 			}
 			continue
 		}
-		p := a.chooseLocked(x, now)
+		x, p := a.nextLocked(x, now)
 		if p == nil {
-			if limit, is := a.tooLargeLocked(x); is {
-				a.rejectLocked(x, limit)
-				continue
-			}
 			break
 		}
 		if b.ep != nil && p.ep != b.ep {
@@ -107,6 +103,29 @@ func (a *association) fillLocked(now time.Time) bool {
 	}
 	a.keepLocked(now)
 	return b.ep != nil
+}
+
+// maxPassed bounds how many entries are passed over that have to wait for a way
+// with a larger limit.
+const maxPassed = 64
+
+// nextLocked finds the first entry, from x on, that can be sent now, and the
+// path for it. It ends those on the way that are too large for every transport.
+// Only an entry that does not fit a connected path is passed over.
+func (a *association) nextLocked(x *outbox.Entry, now time.Time) (*outbox.Entry, *path) {
+	for passed := 0; x != nil && passed <= maxPassed; passed++ {
+		if p := a.chooseLocked(x, now); p != nil {
+			return x, p
+		}
+		next := a.box.After(x)
+		if limit, is := a.tooLargeLocked(x); is {
+			a.rejectLocked(x, limit)
+		} else if !a.outgrownLocked(x) {
+			break
+		}
+		x = next
+	}
+	return nil, nil
 }
 
 // restedLocked reports whether nothing was sent for so long that the receiver
@@ -162,6 +181,9 @@ func (a *association) fillControlLocked(b *batch, now time.Time) {
 		via := a.viaLocked(ep)
 		if via != nil && now.Before(via.p.blockedUntil) {
 			continue // it had no room a moment ago
+		}
+		if via == nil && ep.se == nil && !ep.ended {
+			continue // frames came before Connect or Accept has returned
 		}
 		a.owed = slices.Delete(a.owed, i, i+1)
 		ep.owes = false

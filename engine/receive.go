@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/sdk"
 )
 
 // localTransport is what Received.Transport says of a notification that the
@@ -77,12 +78,22 @@ func (a *association) mayRefuseLocked(now time.Time) bool {
 	return true
 }
 
-// sweep ends the sender's session if it has been silent for too long.
+// sweep ends the sender's session if it has been silent for too long, and the
+// association if it has had no use for as long: the peer went without a word,
+// or never was.
 func (a *association) sweep(now time.Time) {
 	a.mu.Lock()
 	in := a.in
-	if in == nil || a.selfLane != nil {
+	if a.selfLane != nil {
 		a.mu.Unlock()
+		return
+	}
+	if in == nil {
+		useless := a.uselessLocked(now)
+		a.mu.Unlock()
+		if useless {
+			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v", a.address, silence))
+		}
 		return
 	}
 	in.Rest(now, false)
@@ -93,4 +104,17 @@ func (a *association) sweep(now time.Time) {
 	a.in = nil
 	a.mu.Unlock()
 	a.e.endSession(in)
+}
+
+// uselessLocked reports whether nothing is pending, connected or remembered.
+func (a *association) uselessLocked(now time.Time) bool {
+	if a.box.Len() > 0 || now.Sub(a.used) < silence {
+		return false
+	}
+	for _, p := range a.paths {
+		if p.ep != nil || len(p.retiring) > 0 {
+			return false
+		}
+	}
+	return true
 }

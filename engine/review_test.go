@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 // hooked is a transport of which a test replaces some calls.
@@ -313,3 +315,112 @@ func TestNewsOfATransportGetsThroughLate(t *testing.T) {
 	})
 }
 
+// While the transport with the larger limit restarts, large notifications wait
+// for it, and small ones do not wait for them.
+func TestALargeOneWaitsForItsTransport(t *testing.T) {
+	run(t, func(w *world) {
+		w.slow = sdktest.NewFabric(sdktest.FabricOptions{Name: rpcFallbackName, Limits: sdk.Limits{MaxFrame: 1 << 20}})
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		large := Notification{Name: "large", Payload: make([]byte, 100<<10)}
+		for _, node := range []string{"a:1", "b:1"} {
+			w.slow.Cut("a:1", "b:1", "") // so that it is away for a while
+			if w.slow.Kill(node) == 0 {
+				t.Fatal("the fault did not fire")
+			}
+			synctest.Wait()
+			d, err := a.Notify(context.Background(), "b:1", large)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.within(w.notify(a, "b:1", "small"), 100*time.Millisecond)
+			if d.Ended() != Pending {
+				t.Errorf("the large one ended: %v", d.Err())
+			}
+			w.slow.Heal("a:1", "b:1", "")
+			w.within(d, 40*time.Second)
+		}
+	})
+}
+
+// Frames may come before Connect has returned: their ack follows it.
+func TestFramesBeforeConnectReturnsAreAcked(t *testing.T) {
+	run(t, func(w *world) {
+		w.only("a:1", func(t sdk.Transport) sdk.Transport {
+			h := hook(t)
+			h.connect = func(ctx context.Context, t sdk.Target, x sdk.Exchange, eh sdk.Handler) (sdk.Endpoint, error) {
+				ep, err := h.Notifier.Connect(ctx, t, x, eh)
+				time.Sleep(50 * time.Millisecond)
+				return ep, err
+			}
+			return h
+		})
+		w.only("b:1", plain)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.notify(a, "b:1", "x")
+		time.Sleep(10 * time.Millisecond)
+		w.within(w.notify(b, "a:1", "y"), 100*time.Millisecond)
+		if n := a.Stats().Duplicates; n != 0 {
+			t.Errorf("%d duplicates", n)
+		}
+	})
+}
+
+// Nothing is kept for ever of peers that went without a word, or never were.
+func TestUselessAssociationsAreForgotten(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		w.connected(a, b)
+		d := w.notify(a, "nobody:1", "x")
+		w.network.Silence("a:1", "b:1", true)
+		w.network.Silence("b:1", "a:1", true)
+		w.shut(b)
+		if err := w.wait(d); !errors.Is(err, NotSent) {
+			t.Fatal(err)
+		}
+		time.Sleep(2*silence + time.Hour)
+		if n := len(a.directory.all()); n != 0 {
+			t.Errorf("%d associations are left", n)
+		}
+		w.network.Silence("a:1", "b:1", false)
+		w.network.Silence("b:1", "a:1", false)
+		b = w.open("b:1")
+		defer w.shut(a, b)
+		w.within(w.notify(a, "b:1", "again"), 2*time.Second)
+	})
+}
+
+// eager is a carrier whose peers call before Listen has returned.
+type eager struct {
+	control.Carrier
+	call func(control.Handler)
+}
+
+func (c eager) Listen(h control.Handler) (string, error) {
+	address, err := c.Carrier.Listen(h)
+	go c.call(h)
+	time.Sleep(time.Millisecond)
+	return address, err
+}
+
+func TestAPeerThatCallsWhileTheEngineOpens(t *testing.T) {
+	run(t, func(w *world) {
+		got := make(chan string, 1)
+		c := eager{w.network.Carrier("a:1"), func(h control.Handler) {
+			reply, _ := h.Probe(context.Background(), control.ProbeRequest{})
+			got <- reply.Node.Address
+		}}
+		a, err := Open(context.Background(), Config{Transports: []TransportConfig{
+			{Name: "fast", InProcess: func() sdk.Transport { return w.fast.New("a:1") }},
+		}}, withCarrier(c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.shut(a)
+		if address := <-got; address != "a:1" {
+			t.Errorf("the address told is %q", address)
+		}
+	})
+}

@@ -45,6 +45,7 @@ type transport struct {
 	// by the set's lock, as is rank.
 	cur  *pluginhost.Instance
 	rank int
+	wire string // the name on the wire, once it was up
 }
 
 // localInstance is a transport that is up here.
@@ -131,7 +132,7 @@ func (ts *transports) stop(ctx context.Context) error {
 
 // Up publishes the instance, here and to the peers.
 func (t *transport) Up(inst *pluginhost.Instance) {
-	t.set.change(func() { t.cur = inst })
+	t.set.change(func() { t.cur, t.wire = inst, inst.Description.Name })
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
 }
 
@@ -248,6 +249,15 @@ func (e *Engine) local(name string) *localInstance {
 		}
 	}
 	return nil
+}
+
+// runs reports whether a transport of this name was up here and is still
+// configured.
+func (e *Engine) runs(name string) bool {
+	ts := &e.transports
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return slices.ContainsFunc(ts.set, func(t *transport) bool { return t.wire == name })
 }
 
 // published is what peers are told.

@@ -146,6 +146,23 @@ func (b *Box) Head() *Entry {
 	if e := b.resend.head; e != nil && e.seq <= b.roomSeq {
 		return e
 	}
+	return b.firstCopy()
+}
+
+// After returns the entry to send next if e, which Head or After returned, has
+// to wait for something of its own.
+func (b *Box) After(e *Entry) *Entry {
+	if e.where != resend {
+		return e.next
+	}
+	if e = e.next; e != nil && e.seq <= b.roomSeq {
+		return e
+	}
+	return b.firstCopy()
+}
+
+// firstCopy returns the entry whose first copy may go out next, or nil.
+func (b *Box) firstCopy() *Entry {
 	if b.waiting.head == nil || b.next > b.roomSeq || b.next >= b.low+Span || b.bytes >= b.roomBytes {
 		return nil
 	}
