@@ -16,6 +16,7 @@ func (a *association) connectLocked(p *path, now time.Time) {
 		return
 	}
 	p.generation++
+	p.own = p.generation
 	t := a.targetLocked(p)
 	ep := a.newEndpointLocked(p)
 	ep.outgoing = true
@@ -136,7 +137,7 @@ func (a *association) accept(ctx context.Context, req control.BootstrapRequest) 
 		a.mu.Unlock()
 		return control.BootstrapReply{Newest: newest}, nil
 	}
-	p.generation = req.Generation
+	p.generation, p.own = req.Generation, 0
 	t := a.targetLocked(p)
 	ep := a.newEndpointLocked(p)
 	p.connecting = ep
@@ -231,10 +232,10 @@ func (a *association) acceptableLocked(req control.BootstrapRequest) (*path, err
 // supersededBy reports whether a bootstrap of the given generation from the
 // peer takes the place of what there is. Of two attempts for one path, one from
 // each side, the one with the higher generation counts, and of equal ones that
-// of the lower incarnation.
+// of the lower incarnation, even if this side's has failed by now.
 func (p *path) supersededBy(generation uint64, peerIsLower bool) bool {
 	if generation != p.generation {
 		return generation > p.generation
 	}
-	return p.connecting != nil && p.connecting.outgoing && p.connecting.generation == generation && peerIsLower
+	return peerIsLower && p.own == generation && (p.ep == nil || p.ep.generation != generation)
 }

@@ -424,3 +424,75 @@ func TestAPeerThatCallsWhileTheEngineOpens(t *testing.T) {
 		}
 	})
 }
+
+// Both sides connect at once, and the one whose attempt counts takes longer to
+// make its offer: the other one's is refused first, and must not have the
+// better one refused after it.
+func TestTheSlowerOfferOfTwoStillCounts(t *testing.T) {
+	run(t, func(w *world) {
+		var lower atomic.Pointer[Engine]
+		slow := func(t sdk.Transport) sdk.Transport {
+			h := hook(t)
+			h.connect = func(ctx context.Context, t sdk.Target, x sdk.Exchange, eh sdk.Handler) (sdk.Endpoint, error) {
+				if e := lower.Load(); e != nil && e.incarnation == t.Local {
+					time.Sleep(5 * time.Millisecond)
+				}
+				return h.Notifier.Connect(ctx, t, x, eh)
+			}
+			return h
+		}
+		w.only("a:1", slow)
+		w.only("b:1", slow)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		lower.Store(a)
+		if b.incarnation.Less(a.incarnation) {
+			lower.Store(b)
+		}
+		w.network.Delay("a:1", "b:1", time.Millisecond)
+		w.network.Delay("b:1", "a:1", time.Millisecond)
+		d, f := w.notify(a, "b:1", "x"), w.notify(b, "a:1", "y")
+		w.within(d, 40*time.Millisecond)
+		w.within(f, 40*time.Millisecond)
+	})
+}
+
+// Close does not wait for a reload that waits for a transport.
+func TestCloseEndsAReload(t *testing.T) {
+	run(t, func(w *world) {
+		var hang atomic.Bool
+		w.only("a:1", func(t sdk.Transport) sdk.Transport { return &slowStart{Transport: t, hang: &hang} })
+		a := w.open("a:1")
+		hang.Store(true)
+		reloaded := make(chan error)
+		go func() { reloaded <- a.RestartTransport(context.Background(), "fast") }()
+		cfg := a.cfg
+		cfg.Transports = append([]TransportConfig{{Name: rpcFallbackName, InProcess: func() sdk.Transport {
+			return &slowStart{Transport: w.slow.New("a:1"), hang: &hang}
+		}}}, cfg.Transports[:1]...)
+		go func() { reloaded <- a.Reload(context.Background(), cfg) }()
+		time.Sleep(time.Second)
+		start := time.Now()
+		w.shut(a)
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("close took %v", took)
+		}
+		if err := errors.Join(<-reloaded, <-reloaded); err == nil {
+			t.Error("both reloads say that they succeeded")
+		}
+	})
+}
+
+// slowStart is a transport whose Configure takes all the time that it gets.
+type slowStart struct {
+	sdk.Transport
+	hang *atomic.Bool
+}
+
+func (s *slowStart) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
+	if s.hang.Load() {
+		<-ctx.Done()
+		return sdk.Setup{}, ctx.Err()
+	}
+	return s.Transport.Configure(ctx, cfg)
+}

@@ -118,12 +118,22 @@ func (ts *transports) start(ctx context.Context) error {
 	return nil
 }
 
+// stop stops every transport. A reload under way ends early when its
+// transports stop; what it has added by then is stopped after it.
 func (ts *transports) stop(ctx context.Context) error {
+	err := ts.stopAll(ctx)
 	ts.changes.Lock()
 	defer ts.changes.Unlock()
+	return errors.Join(err, ts.stopAll(ctx))
+}
+
+func (ts *transports) stopAll(ctx context.Context) error {
+	ts.mu.Lock()
+	set := slices.Clone(ts.set)
+	ts.mu.Unlock()
 	var stops sync.WaitGroup
-	errs := make([]error, len(ts.set))
-	for i, t := range ts.set {
+	errs := make([]error, len(set))
+	for i, t := range set {
 		stops.Go(func() { errs[i] = t.sup.Stop(ctx) })
 	}
 	stops.Wait()
