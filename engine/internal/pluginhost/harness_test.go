@@ -111,7 +111,7 @@ func (tr *troupe) up(t *testing.T) {
 	}
 }
 
-// fault waits until the first start has failed.
+// fault waits until the first start has failed. The status then says so.
 func (tr *troupe) fault(t *testing.T) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -119,6 +119,9 @@ func (tr *troupe) fault(t *testing.T) error {
 	err := tr.Ready(ctx)
 	if err == nil {
 		t.Fatal("it has started")
+	}
+	if st := tr.Status(); st.State == Starting || st.LastError == nil {
+		t.Errorf("after %v the status is %+v", err, st)
 	}
 	return err
 }

@@ -33,7 +33,6 @@ func (s *Supervisor) starting() step {
 		return nil
 	}
 	if err != nil {
-		s.first.set(err)
 		return s.failed(armed, 0, err)
 	}
 	s.up(r)
@@ -77,6 +76,7 @@ func (s *Supervisor) failed(armed time.Time, upFor time.Duration, err error) ste
 // backingOff waits before a restart.
 func (s *Supervisor) backingOff(wait time.Duration, err error) step {
 	s.setState(Restarting, err)
+	s.first.set(err) // whoever waited for it finds the state as it says
 	s.log.Info("restarting transport", "after", wait, "err", err)
 	return s.idle(wait)
 }
@@ -84,6 +84,7 @@ func (s *Supervisor) backingOff(wait time.Duration, err error) step {
 // quarantined waits long, and for whoever can help sooner.
 func (s *Supervisor) quarantined(err error) step {
 	s.setState(Quarantined, err)
+	s.first.set(err)
 	s.log.Error("transport quarantined", "retry", s.opts.QuarantineRetry, "err", err)
 	s.obs.Quarantined(err)
 	next := s.idle(s.opts.QuarantineRetry)
