@@ -75,7 +75,11 @@ func sink(d *dialogue) error {
 		seen[got.Name] = true
 		r.Total++
 	}
-	// Close returns when nothing can arrive any more; what is left was doubled.
+	// Not before the senders know: a goodbye overtakes acks. Close returns when
+	// nothing can arrive any more; what is left then was doubled.
+	if err := d.hear(new(string)); err != nil {
+		return err
+	}
 	closing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := e.Close(closing); err != nil {
@@ -212,6 +216,7 @@ func TestScenario11FloodWithoutAReader(t *testing.T) {
 			t.Errorf("a sender: %+v", r)
 		}
 	}
+	receiver.tell(t, "end")
 	var r sinkReport
 	receiver.ask(t, &r)
 	if want := len(senders) * floodCount; r.Distinct != want || r.Total != want {

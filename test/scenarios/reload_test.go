@@ -110,7 +110,6 @@ func TestScenario61ReloadToANewBinary(t *testing.T) {
 	over := receiver.inbox.over()["tcp"]
 	until(t, "tcp to carry", func() bool { return receiver.inbox.over()["tcp"] > over })
 	count := l.end(t)
-	until(t, "all to be read", func() bool { return receiver.inbox.count() >= count })
 	receiver.inbox.expect(t, map[string]int{"load": count})
 	s := sender.Stats()
 	t.Logf("%d sent, %d handed over, %d resent; over %v", count, s.HandedOver, s.Resent, receiver.inbox.over())

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hawser-transport/hawser/engine"
 )
@@ -73,14 +74,19 @@ func (l *tally) over() map[string]int {
 }
 
 // expect requires that exactly these series arrived, each notification once
-// and undamaged.
+// and undamaged. All have been acknowledged; the last may yet have to be read.
 func (l *tally) expect(t *testing.T, series map[string]int) {
 	t.Helper()
+	want := 0
+	for _, count := range series {
+		want += count
+	}
+	for end := time.Now().Add(patience); l.count() < want && time.Now().Before(end); {
+		time.Sleep(pollEvery)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	want := 0
 	for prefix, count := range series {
-		want += count
 		missing := 0
 		for i := range count {
 			if l.names[message(prefix, i).Name] == 0 {
