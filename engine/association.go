@@ -45,15 +45,17 @@ type association struct {
 	hello    helloState
 	in       *inbox.Session
 
-	remote   remoteTransports
-	paths    map[pathKey]*path
-	order    []*path       // that both sides run, as configured
-	ranked   []*path       // of order, those to try, best first
-	matched  bool          // order reflects what both sides run now
-	news     chan struct{} // closed, and made anew, when order has changed
-	matches  uint64        // counts changes of what either side runs
-	selfLane *outbox.Lane  // of an association with this engine itself
-	telling  bool          // the peer is being told what runs here
+	remote    remoteTransports
+	paths     map[pathKey]*path
+	order     []*path       // that both sides run, as configured
+	ranked    []*path       // of order, those to try, best first
+	forgotten uint64        // the highest generation of a path that was forgotten
+	retiring  int           // endpoints that were replaced and have not ended
+	matched   bool          // order reflects what both sides run now
+	news      chan struct{} // closed, and made anew, when order has changed
+	matches   uint64        // counts changes of what either side runs
+	selfLane  *outbox.Lane  // of an association with this engine itself
+	telling   bool          // the peer is being told what runs here
 
 	pumping  bool
 	batch    batch
@@ -111,7 +113,10 @@ func (a *association) dueLocked(now time.Time) time.Time {
 		return now
 	}
 	due := a.box.Due()
-	for _, p := range a.paths {
+	if t := now.Add(retireCheck); a.retiring > 0 && (due.IsZero() || t.Before(due)) {
+		due = t
+	}
+	for _, p := range a.order {
 		if t := p.dueLocked(a, now); !t.IsZero() && (due.IsZero() || t.Before(due)) {
 			due = t
 		}

@@ -159,7 +159,10 @@ func (ep *endpoint) endLocked(err error) {
 	ep.ended = true
 	ep.inflight = inflight{}
 	a, p := ep.a, ep.p
-	p.retiring = slices.DeleteFunc(p.retiring, func(r *endpoint) bool { return r == ep })
+	if i := slices.Index(p.retiring, ep); i >= 0 {
+		p.retiring = slices.Delete(p.retiring, i, i+1)
+		a.retiring--
+	}
 	reason := "ended"
 	if err != nil {
 		reason = err.Error()

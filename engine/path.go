@@ -86,9 +86,6 @@ func (p *path) up() bool { return p.ep != nil && p.ep.se != nil }
 
 // dueLocked is when the path wants the association's timer, or zero.
 func (p *path) dueLocked(a *association, now time.Time) time.Time {
-	if len(p.retiring) > 0 {
-		return now.Add(retireCheck)
-	}
 	if p.up() {
 		if now.Before(p.shunUntil) && a.box.Head() != nil {
 			return p.shunUntil
@@ -233,6 +230,7 @@ func (a *association) installLocked(p *path, ep *endpoint, now time.Time) {
 	if old := p.ep; old != nil {
 		old.retired = now
 		p.retiring = append(p.retiring, old)
+		a.retiring++
 	}
 	p.ep, p.connecting, p.fresh, p.trouble = ep, nil, false, ""
 	ep.installed = now

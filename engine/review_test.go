@@ -496,3 +496,30 @@ func (s *slowStart) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	}
 	return s.Transport.Configure(ctx, cfg)
 }
+
+// A peer that has a new name for its path with each of its changes is not
+// remembered for ever.
+func TestForgottenPathsAreBounded(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		for _, x := range a.directory.all() {
+			x.mu.Lock()
+			list := slices.Clone(x.remote.list)
+			for i := range 3 * maxPaths {
+				x.routeLocked([]route{{local: a.transports.up()[0], remote: list[0], paths: []string{fmt.Sprint("rotated ", i)}}})
+			}
+			if n := len(x.paths); n > maxPaths+2 {
+				t.Errorf("%d paths are remembered", n)
+			}
+			x.matched = false
+			x.rematchLocked()
+			x.mu.Unlock()
+		}
+		if err := w.wait(w.notify(a, "b:1", "after")); err != nil {
+			t.Fatal(err)
+		}
+		w.expect(b, "after")
+	})
+}

@@ -386,7 +386,7 @@ func (a *association) routeLocked(routes []route) {
 			key := pathKey{r.local.name, name}
 			p := a.paths[key]
 			if p == nil {
-				p = &path{transport: key.transport, name: name, fresh: true}
+				p = &path{transport: key.transport, name: name, fresh: true, generation: a.forgotten}
 				a.paths[key] = p
 			}
 			if p.inst != r.local.inst || p.remote != r.remote.Instance {
@@ -400,6 +400,25 @@ func (a *association) routeLocked(routes []route) {
 		}
 	}
 	a.rankLocked(now)
+	a.pruneLocked()
+}
+
+// maxPaths bounds what is remembered of paths to one peer, whose names the peer
+// has a say in.
+const maxPaths = 256
+
+// pruneLocked forgets paths that are neither in use nor listed any more, but
+// not how far their generations had come: those only grow.
+func (a *association) pruneLocked() {
+	if len(a.paths) <= maxPaths {
+		return
+	}
+	for key, p := range a.paths {
+		if p.ep == nil && p.connecting == nil && len(p.retiring) == 0 && !slices.Contains(a.order, p) {
+			a.forgotten = max(a.forgotten, p.generation)
+			delete(a.paths, key)
+		}
+	}
 }
 
 // drain waits until nothing that was given to the instance is without an

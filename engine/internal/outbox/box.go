@@ -6,7 +6,6 @@
 package outbox
 
 import (
-	"container/heap"
 	"slices"
 	"time"
 
@@ -68,7 +67,7 @@ func (b *Box) NewLane(owner any) *Lane {
 func (b *Box) Add(e *Entry) {
 	e.where = waiting
 	b.waiting.pushBack(e)
-	heap.Push(&b.deadlines, e)
+	b.deadlines.add(e)
 	b.size += Cost(len(e.Frame))
 }
 
@@ -79,10 +78,10 @@ func Cost(n int) int { return n + overhead }
 func (b *Box) Size() int { return b.size }
 
 // Len is how many entries are held.
-func (b *Box) Len() int { return len(b.deadlines) }
+func (b *Box) Len() int { return b.deadlines.n }
 
 // Unresolved is how many entries have a number.
-func (b *Box) Unresolved() int { return len(b.deadlines) - b.waiting.n }
+func (b *Box) Unresolved() int { return b.deadlines.n - b.waiting.n }
 
 // Open begins a session with the room that its receiver granted. Numbers start
 // at 1. No entry may have a number.
@@ -246,8 +245,7 @@ func (b *Box) Unknown(e *Entry, copy int) {
 // Expire ends and returns the entries whose deadline has come.
 func (b *Box) Expire(now time.Time) []*Entry {
 	var ended []*Entry
-	for len(b.deadlines) > 0 && !b.deadlines[0].Deadline.After(now) {
-		e := b.deadlines[0]
+	for e := b.deadlines.first(); e != nil && !e.Deadline.After(now); e = b.deadlines.first() {
 		b.remove(e)
 		ended = append(ended, e)
 	}
@@ -264,7 +262,7 @@ func (b *Box) Remove(e *Entry) {
 // remove takes e out of everything and moves the floor.
 func (b *Box) remove(e *Entry) {
 	b.unlink(e)
-	heap.Remove(&b.deadlines, e.heap)
+	b.deadlines.remove(e)
 	b.size -= Cost(len(e.Frame))
 	if e.seq == 0 {
 		return

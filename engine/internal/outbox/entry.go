@@ -25,9 +25,12 @@ type Entry struct {
 	copies int // given to a transport
 	unsent int // of those, known not to have left
 	where  place
-	heap   int
 	prev   *Entry
 	next   *Entry
+
+	// Where it is among the deadlines.
+	heap           int
+	earlier, later *Entry
 }
 
 // place says which list an entry is in.
@@ -128,29 +131,4 @@ func (l *list) remove(e *Entry) {
 	}
 	e.prev, e.next = nil, nil
 	l.n--
-}
-
-// deadlines is a heap of entries by deadline, for container/heap.
-type deadlines []*Entry
-
-func (d deadlines) Len() int           { return len(d) }
-func (d deadlines) Less(i, j int) bool { return d[i].Deadline.Before(d[j].Deadline) }
-func (d deadlines) Swap(i, j int) {
-	d[i], d[j] = d[j], d[i]
-	d[i].heap, d[j].heap = i, j
-}
-
-// Push and Pop are container/heap's.
-func (d *deadlines) Push(x any) {
-	e := x.(*Entry)
-	e.heap = len(*d)
-	*d = append(*d, e)
-}
-
-func (d *deadlines) Pop() any {
-	old := *d
-	e := old[len(old)-1]
-	old[len(old)-1] = nil
-	*d = old[:len(old)-1]
-	return e
 }

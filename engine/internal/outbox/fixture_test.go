@@ -128,13 +128,24 @@ func check(t interface{ Fatalf(string, ...any) }, b *Box) {
 			}
 		})
 	}
-	if len(in) != len(b.deadlines) {
-		t.Fatalf("%d entries in lists, %d with deadlines", len(in), len(b.deadlines))
+	timed := timed(b)
+	if len(in) != b.deadlines.n || len(in) != len(timed) {
+		t.Fatalf("%d entries in lists, %d with deadlines, %d counted", len(in), len(timed), b.deadlines.n)
+	}
+	for i, e := range b.deadlines.others {
+		if e.heap != i || i > 0 && e.Deadline.Before(b.deadlines.others[(i-1)/2].Deadline) {
+			t.Fatalf("entry %d: the deadlines out of order are no heap", e.seq)
+		}
+	}
+	for e := b.deadlines.head; e != nil; e = e.later {
+		if e.heap != inOrder || e.later != nil && (e.later.earlier != e || e.later.Deadline.Before(e.Deadline)) {
+			t.Fatalf("entry %d: the deadlines in order are not", e.seq)
+		}
 	}
 	low, size, bytes, numbered := b.next, 0, uint64(0), 0
-	for i, e := range b.deadlines {
-		if e.heap != i || !in[e] || i > 0 && e.Deadline.Before(b.deadlines[(i-1)/2].Deadline) {
-			t.Fatalf("entry %d: the deadlines are no heap", e.seq)
+	for _, e := range timed {
+		if !in[e] {
+			t.Fatalf("entry %d has a deadline and is in no list", e.seq)
 		}
 		size += Cost(len(e.Frame))
 		if e.seq != 0 {
@@ -157,4 +168,13 @@ func check(t interface{ Fatalf(string, ...any) }, b *Box) {
 	if b.next-b.low > Span || b.next-b.low > uint64(len(b.ring)) {
 		t.Fatalf("a span of %d with a ring of %d", b.next-b.low, len(b.ring))
 	}
+}
+
+// timed is every entry that has a deadline.
+func timed(b *Box) []*Entry {
+	all := append([]*Entry(nil), b.deadlines.others...)
+	for e := b.deadlines.head; e != nil; e = e.later {
+		all = append(all, e)
+	}
+	return all
 }

@@ -248,10 +248,11 @@ func runMachine(t *rapid.T) {
 }
 
 func (m *machine) remove(t *rapid.T) {
-	if len(m.b.deadlines) == 0 {
+	all := timed(m.b)
+	if len(all) == 0 {
 		return
 	}
-	e := m.b.deadlines[rapid.IntRange(0, len(m.b.deadlines)-1).Draw(t, "entry")]
+	e := all[rapid.IntRange(0, len(all)-1).Draw(t, "entry")]
 	m.b.Remove(e)
 	m.ended(t, []*Entry{e})
 }

@@ -137,8 +137,8 @@ func (b *Box) Due() time.Time {
 			due = t
 		}
 	}
-	if len(b.deadlines) > 0 {
-		earlier(b.deadlines[0].Deadline)
+	if e := b.deadlines.first(); e != nil {
+		earlier(e.Deadline)
 	}
 	wait := b.rto.value()
 	for _, l := range b.lanes {
