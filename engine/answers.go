@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -92,6 +93,11 @@ func (h *answers) Goodbye(_ context.Context, req control.GoodbyeRequest) error {
 	a, err := h.sender(req.From)
 	if err != nil {
 		return nil // nothing is held: nothing to end
+	}
+	if h, body, err := frame.Decode(req.LastAck); err == nil && h.Type == frame.CtrlAck {
+		a.mu.Lock()
+		a.answeredLocked(inAck{h, body}, time.Now())
+		a.mu.Unlock()
 	}
 	a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s said goodbye", a.address))
 	return nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 	"github.com/hawser-transport/hawser/sdk"
@@ -64,6 +65,9 @@ type association struct {
 	refused  time.Time   // when the last refusal was sent
 	credit   bool        // a request for room is due
 	creditAt int         // the path that the last one took
+
+	ranges  []frame.Range   // scratch of answeredLocked
+	settled []*outbox.Entry // likewise
 
 	timer   *time.Timer
 	armed   time.Time // what the timer is set to; zero: not set

@@ -478,3 +478,32 @@ func TestAFailureListsEveryWay(t *testing.T) {
 		w.network.Silence("a:1", "b:1", false)
 	})
 }
+
+// Whoever closes right after it received says so: the goodbye does not overtake
+// the acks.
+func TestGoodbyeAcknowledges(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a)
+		w.connected(a, b)
+		// Acks are on their way for long.
+		w.fast.Delay("b:1", "a:1", "", time.Minute)
+		w.slow.Delay("b:1", "a:1", "", time.Minute)
+		var ds []*Delivery
+		for _, n := range names("g", 50) {
+			ds = append(ds, w.notify(a, "b:1", n))
+		}
+		synctest.Wait()
+		w.shut(b)
+		for _, d := range ds {
+			if d.Ended() != Acknowledged {
+				t.Fatalf("ended as %v: %v", d.Ended(), d.Err())
+			}
+		}
+		for range 50 {
+			if _, err := b.Receive(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -33,10 +33,6 @@ type endpoint struct {
 	retired   time.Time // since when nothing new is to go over it
 
 	inflight inflight
-
-	// Used by the handler's calls only, which come one at a time.
-	ranges  []frame.Range
-	settled []*outbox.Entry
 }
 
 // newEndpointLocked makes the engine's side for the path's next endpoint.
@@ -361,32 +357,37 @@ func (ep *endpoint) oweLocked() {
 // ackLocked takes in a CTRL_ACK or SESSION_CLOSE. Either counts only for the
 // session in use towards this peer and with this peer's epoch.
 func (ep *endpoint) ackLocked(x inAck, now time.Time) {
-	a := ep.a
+	if ep.a.answeredLocked(x, now) > 0 {
+		ep.p.shuns = 0
+	}
+}
+
+// answeredLocked is ackLocked whichever way the answer came. It returns how
+// many notifications it settled.
+func (a *association) answeredLocked(x inAck, now time.Time) int {
 	if a.node.Load() == nil || x.h.Session == 0 || x.h.Session != a.box.Session() || x.h.Epoch != a.node.Load().Incarnation.Epoch() {
 		a.e.stats.ForeignAcks.Add(1)
-		return
+		return 0
 	}
 	if x.h.Type == frame.SessionClose {
 		if x.h.Seq == 0 && x.h.Ack == 0 {
 			a.reopenLocked()
 		}
-		return
+		return 0
 	}
-	ack, err := frame.DecodeAck(x.h.Ack, x.body, ep.ranges)
+	ack, err := frame.DecodeAck(x.h.Ack, x.body, a.ranges)
 	if err != nil {
 		a.e.stats.Malformed.Add(1)
-		return
+		return 0
 	}
-	ep.ranges = ack.Ranges
-	ep.settled = a.box.Ack(x.h.Seq, ack, now, ep.settled)
-	for i, e := range ep.settled {
+	a.ranges = ack.Ranges
+	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
+	for i, e := range a.settled {
 		a.settle(e, func(d *Delivery) { d.finish(Acknowledged, nil) })
-		ep.settled[i] = nil
+		a.settled[i] = nil
 	}
-	a.e.stats.Acked.Add(uint64(len(ep.settled)))
-	if len(ep.settled) > 0 {
-		ep.p.shuns = 0
-	}
+	a.e.stats.Acked.Add(uint64(len(a.settled)))
+	return len(a.settled)
 }
 
 // slot is a frame without an outcome.

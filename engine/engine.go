@@ -258,10 +258,22 @@ func (e *Engine) farewell(ctx context.Context) {
 	var calls sync.WaitGroup
 	for _, a := range e.directory.all() {
 		if n := a.node.Load(); n != nil && n.Incarnation != e.incarnation {
-			calls.Go(func() { _ = a.client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation}) })
+			calls.Go(func() {
+				_ = a.client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation, LastAck: a.lastAck()})
+			})
 		}
 	}
 	calls.Wait()
+}
+
+// lastAck acknowledges all that was received of the peer, if anything was.
+func (a *association) lastAck() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.in == nil {
+		return nil
+	}
+	return a.appendAckLocked(nil, &batch{})
 }
 
 // sweepEvery is how often silent sessions are looked for.

@@ -229,18 +229,26 @@ func (a *association) creditPathLocked() *endpoint {
 }
 
 func (a *association) ackLocked(b *batch, ep *endpoint) {
-	number, ack := a.e.queue.Ack(a.in, b.ranges)
-	b.ranges = ack.Ranges
 	at := len(b.ctl)
-	b.ctl = append(b.ctl, make([]byte, frame.HeaderSize)...)
-	b.ctl = ack.AppendPayload(b.ctl)
-	frame.Header{
-		Type: frame.CtrlAck, Session: a.in.ID(), Epoch: a.e.incarnation.Epoch(),
-		Seq: number, Ack: ack.Cumulative,
-	}.Put(b.ctl[at:], len(b.ctl)-at-frame.HeaderSize)
+	b.ctl = a.appendAckLocked(b.ctl, b)
 	b.ep = ep
 	b.add(sdk.Frame{ID: ep.postAck(), Data: b.ctl[at:]})
 	a.e.stats.AcksSent.Add(1)
+}
+
+// appendAckLocked appends the next ack of the peer's session to dst, with b's
+// scratch.
+func (a *association) appendAckLocked(dst []byte, b *batch) []byte {
+	number, ack := a.e.queue.Ack(a.in, b.ranges)
+	b.ranges = ack.Ranges
+	at := len(dst)
+	dst = append(dst, make([]byte, frame.HeaderSize)...)
+	dst = ack.AppendPayload(dst)
+	frame.Header{
+		Type: frame.CtrlAck, Session: a.in.ID(), Epoch: a.e.incarnation.Epoch(),
+		Seq: number, Ack: ack.Cumulative,
+	}.Put(dst[at:], len(dst)-at-frame.HeaderSize)
+	return dst
 }
 
 func (b *batch) control(ep *endpoint, h frame.Header, payload []byte) {

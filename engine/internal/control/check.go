@@ -203,7 +203,9 @@ func (r ChangeRequest) check() error {
 	return first(checkIncarnation("from", r.From), checkTransports("transports", r.Transports))
 }
 
-func (r GoodbyeRequest) check() error { return checkIncarnation("from", r.From) }
+func (r GoodbyeRequest) check() error {
+	return first(checkIncarnation("from", r.From), checkBytes("last_ack", r.LastAck, maxOffer))
+}
 
 func first(errs ...error) error {
 	for _, err := range errs {

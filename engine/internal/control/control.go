@@ -89,7 +89,13 @@ type ChangeRequest struct {
 }
 
 // GoodbyeRequest says that the sender's incarnation ends.
-type GoodbyeRequest struct{ From sdk.Incarnation }
+type GoodbyeRequest struct {
+	From sdk.Incarnation
+	// LastAck is a CTRL_ACK frame that acknowledges all that the sender has
+	// received of its peer, or empty: acks that are still under way over a
+	// transport would come too late.
+	LastAck []byte
+}
 
 // Handler answers calls. Methods are called concurrently; what they return as
 // an error reaches the caller as a [sdk.Error] with the same code.

@@ -144,12 +144,12 @@ func changedReplyTo(none) *pb.ChangedReply            { return &pb.ChangedReply{
 func changedReplyFrom(*pb.ChangedReply) (none, error) { return none{}, nil }
 
 func goodbyeRequestTo(q GoodbyeRequest) *pb.GoodbyeRequest {
-	return &pb.GoodbyeRequest{From: q.From[:]}
+	return &pb.GoodbyeRequest{From: q.From[:], LastAck: q.LastAck}
 }
 
 func goodbyeRequestFrom(m *pb.GoodbyeRequest) (GoodbyeRequest, error) {
 	from, err := incarnationFrom("from", m.GetFrom())
-	return GoodbyeRequest{From: from}, err
+	return GoodbyeRequest{From: from, LastAck: m.GetLastAck()}, err
 }
 
 func goodbyeReplyTo(goodbyeReply) *pb.GoodbyeReply            { return &pb.GoodbyeReply{} }

@@ -151,4 +151,7 @@ func (r ChangeRequest) clone() ChangeRequest {
 	return r
 }
 
-func (r GoodbyeRequest) clone() GoodbyeRequest { return r }
+func (r GoodbyeRequest) clone() GoodbyeRequest {
+	r.LastAck = bytes.Clone(r.LastAck)
+	return r
+}

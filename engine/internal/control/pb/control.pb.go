@@ -783,8 +783,10 @@ func (*ChangedReply) Descriptor() ([]byte, []int) {
 }
 
 type GoodbyeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	From  []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// A CTRL_ACK frame for all that was received, or empty.
+	LastAck       []byte `protobuf:"bytes,2,opt,name=last_ack,json=lastAck,proto3" json:"last_ack,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -822,6 +824,13 @@ func (*GoodbyeRequest) Descriptor() ([]byte, []int) {
 func (x *GoodbyeRequest) GetFrom() []byte {
 	if x != nil {
 		return x.From
+	}
+	return nil
+}
+
+func (x *GoodbyeRequest) GetLastAck() []byte {
+	if x != nil {
+		return x.LastAck
 	}
 	return nil
 }
@@ -932,9 +941,10 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"transports\x18\x02 \x03(\v2\x1c.hawser.control.v1.TransportR\n" +
 	"transports\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\"\x0e\n" +
-	"\fChangedReply\"$\n" +
+	"\fChangedReply\"?\n" +
 	"\x0eGoodbyeRequest\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\fR\x04from\"\x0e\n" +
+	"\x04from\x18\x01 \x01(\fR\x04from\x12\x19\n" +
+	"\blast_ack\x18\x02 \x01(\fR\alastAck\"\x0e\n" +
 	"\fGoodbyeReply2\x8e\x03\n" +
 	"\aControl\x12G\n" +
 	"\x05Hello\x12\x1f.hawser.control.v1.HelloRequest\x1a\x1d.hawser.control.v1.HelloReply\x12S\n" +
