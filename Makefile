@@ -7,7 +7,7 @@ PLUGINS := tcp rpcfallback
 TIMED := test/timed.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test race vet lint generate generate-check fuzz bench clean
+.PHONY: help deps build demo test race scenarios vet lint generate generate-check fuzz bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,11 +30,14 @@ test: ## everything that CI runs: vet, generated code, all tests with -race
 	@$(TIMED) vet $(MAKE) --no-print-directory vet
 	@$(TIMED) generate-check $(MAKE) --no-print-directory generate-check
 	@$(TIMED) race $(MAKE) --no-print-directory race
-	@$(TIMED) demo $(MAKE) --no-print-directory demo
+	@$(TIMED) scenarios $(MAKE) --no-print-directory scenarios
 	@$(TIMED) --summary
 
-race: ## all tests with the race detector
-	@test/gotest.sh -race ./...
+race: ## all tests but the scenarios, with the race detector
+	@test/gotest.sh -race $$($(GO) list ./... | grep -v /test/scenarios)
+
+scenarios: ## the whole system: real processes, real faults, every row of the demo
+	@test/gotest.sh -race -count=1 ./test/scenarios
 
 vet: ## go vet here and for a platform that only compiles, and gofmt
 	$(GO) vet ./...
