@@ -1,5 +1,3 @@
-// Package imports holds the rule that keeps Hawser's parts apart (design,
-// section 3): examples, cmd -> engine -> sdk <- plugins.
 package imports
 
 import (

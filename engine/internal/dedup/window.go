@@ -5,7 +5,7 @@ package dedup
 import "github.com/hawser-transport/hawser/engine/internal/frame"
 
 // Size is the window's width in sequence numbers. A sender never has a span of
-// unresolved numbers wider than this (design, section 6), so a first copy
+// unresolved numbers wider than this (docs/protocol.md), so a first copy
 // cannot fall out of the window.
 const Size = 4096
 

@@ -1,6 +1,6 @@
-// Package inbox is the receiver's half of the notification protocol (design,
-// section 6): the bounded queue that all transports feed, and per sender the
-// session that recognises copies and says how much room there is.
+// Package inbox is the receiver's half of the notification protocol
+// (docs/protocol.md): the bounded queue that all transports feed, and per
+// sender the session that recognises copies and says how much room there is.
 package inbox
 
 import (

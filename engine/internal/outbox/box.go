@@ -1,8 +1,8 @@
-// Package outbox is the sender's half of the notification protocol (design,
-// section 6) as pure state: what waits, what was sent and is not resolved,
-// what must be sent again, and how far the receiver lets the sender go. It
-// does no I/O, starts no goroutine and takes the time from its caller. A Box
-// belongs to one receiving incarnation; it is not safe for concurrent use.
+// Package outbox is the sender's half of the notification protocol
+// (docs/protocol.md) as pure state: what waits, what was sent and is not
+// resolved, what must be sent again, and how far the receiver lets the sender
+// go. It does no I/O, starts no goroutine and takes the time from its caller. A
+// Box belongs to one receiving incarnation; it is not safe for concurrent use.
 package outbox
 
 import (
@@ -79,6 +79,9 @@ func (b *Box) Size() int { return b.size }
 
 // Len is how many entries are held.
 func (b *Box) Len() int { return b.deadlines.n }
+
+// Waiting is how many entries wait for their first copy.
+func (b *Box) Waiting() int { return b.waiting.n }
 
 // Unresolved is how many entries have a number.
 func (b *Box) Unresolved() int { return b.deadlines.n - b.waiting.n }

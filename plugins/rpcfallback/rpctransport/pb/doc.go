@@ -1,0 +1,3 @@
+// Package pb holds the wire format between two rpcfallback plugins,
+// fallback.proto, and what `go run ./test/protogen` makes of it.
+package pb
