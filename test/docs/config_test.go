@@ -154,17 +154,16 @@ func TestLimitsAreTheCodes(t *testing.T) {
 	const typed = 52 // header and lengths
 	readme := read(t, root+"/README.md")
 	for what, want := range map[string]string{
-		"name and payload over tcp":               number(tcp.MaxFrame-typed) + " bytes",
-		"name and payload over rpcfallback":       number(cfg.Notification.MaxPayloadBytes) + " bytes",
-		"frames without an outcome, per endpoint": fmt.Sprintf("%s (tcp), %s (rpcfallback)", number(tcp.InflightFrames), number(rpc.InflightFrames)),
-		"deadline without one of the caller's":    fmt.Sprintf("%d s", cfg.Notification.DeadlineMS/1000),
-		"outbox per peer":                         fmt.Sprintf("%d MiB", cfg.Outbox.Bytes>>20),
-		"outbox in all":                           fmt.Sprintf("%d MiB", cfg.Outbox.TotalBytes>>20),
-		"receive queue":                           fmt.Sprintf("%s notifications, %d MiB", number(cfg.Receive.Frames), cfg.Receive.Bytes>>20),
-		"senders remembered":                      number(cfg.Sessions.Max),
-		"crashes before quarantine":               fmt.Sprintf("%d in %d s", cfg.Plugins.CrashBudget, cfg.Plugins.CrashWindowSecs),
-		// The round in which it hung may still have seen traffic.
-		"a hung plugin is killed":                   fmt.Sprintf("within %d s", (cfg.Plugins.HealthIntervalMS+2*cfg.Plugins.HealthTimeoutMS)/1000),
+		"name and payload over tcp":                 number(tcp.MaxFrame-typed) + " bytes",
+		"name and payload over rpcfallback":         number(cfg.Notification.MaxPayloadBytes) + " bytes",
+		"frames without an outcome, per endpoint":   fmt.Sprintf("%s (tcp), %s (rpcfallback)", number(tcp.InflightFrames), number(rpc.InflightFrames)),
+		"deadline without one of the caller's":      fmt.Sprintf("%d s", cfg.Notification.DeadlineMS/1000),
+		"outbox per peer":                           fmt.Sprintf("%d MiB", cfg.Outbox.Bytes>>20),
+		"outbox in all":                             fmt.Sprintf("%d MiB", cfg.Outbox.TotalBytes>>20),
+		"receive queue":                             fmt.Sprintf("%s notifications, %d MiB", number(cfg.Receive.Frames), cfg.Receive.Bytes>>20),
+		"senders remembered":                        number(cfg.Sessions.Max),
+		"crashes before quarantine":                 fmt.Sprintf("%d in %d s", cfg.Plugins.CrashBudget, cfg.Plugins.CrashWindowSecs),
+		"a hung plugin is killed":                   fmt.Sprintf("within %d s", (cfg.Plugins.HealthIntervalMS+cfg.Plugins.HealthTimeoutMS)/1000),
 		"wait for room before `Notify` gives up":    fmt.Sprintf("%d s", cfg.Notification.SlotWaitMS/1000),
 		"first wait for an ack before resending it": fmt.Sprintf("%d s, then adaptive, at least 0.2 s", cfg.Notification.AckTimeoutMS/1000),
 	} {

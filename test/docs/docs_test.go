@@ -1,8 +1,3 @@
-// Package docs holds the documents to the code: links lead somewhere, blocks
-// that show a file show it as it is, bytes and keys and numbers are those that
-// the code has, and named tests and make targets exist.
-//
-// `go test ./test/docs -update` rewrites what is generated.
 package docs
 
 import (
@@ -32,7 +27,7 @@ func documents(t *testing.T) map[string]string {
 	for _, f := range files {
 		docs[strings.TrimPrefix(f, root+"/")] = read(t, f)
 	}
-	if len(docs) < 8 {
+	if len(docs) < 9 {
 		t.Fatalf("only %d documents", len(docs))
 	}
 	return docs
@@ -109,9 +104,6 @@ func TestPathsExist(t *testing.T) {
 	path := regexp.MustCompile("`((?:cmd|docs|engine|examples|plugins|sdk|test)/[A-Za-z0-9_./-]+)`")
 	for name, doc := range documents(t) {
 		for _, m := range path.FindAllStringSubmatch(doc, -1) {
-			if m[1] == "docs/performance.md" { // `make bench` writes it
-				continue
-			}
 			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
 				t.Errorf("%s names %s: %v", name, m[1], err)
 			}
