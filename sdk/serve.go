@@ -64,7 +64,7 @@ func serve(t Transport, args []string) int {
 		// the host's runtime, the two runtimes' idle threads, which look for
 		// work after every wake-up, take the cores from each other: on two
 		// cores a round trip takes a tenth longer.
-		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
 	}
 	p := &process{server: newServer(t, desc, in.link, log), in: in, log: log}
 	return p.run()

@@ -1,5 +1,5 @@
 // Package health decides whom to call and which way to take, from what became
-// of earlier calls and frames (design, section 7). It keeps apart two kinds of
+// of earlier calls and frames. It keeps apart two kinds of
 // trouble that never stand in for each other:
 //
 //   - [Peers]: control planes that did not answer, by address. A mark makes

@@ -80,9 +80,6 @@ func (b *Box) Size() int { return b.size }
 // Len is how many entries are held.
 func (b *Box) Len() int { return b.deadlines.n }
 
-// Waiting is how many entries wait for their first copy.
-func (b *Box) Waiting() int { return b.waiting.n }
-
 // Unresolved is how many entries have a number.
 func (b *Box) Unresolved() int { return b.deadlines.n - b.waiting.n }
 
