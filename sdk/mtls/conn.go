@@ -55,7 +55,8 @@ func Client(conn net.Conn, r *Keyring, protocol string, told func(error)) net.Co
 }
 
 // Server makes the accepting side's end of a connection; without keys it is
-// conn itself. told is given the reason if the peer is refused.
+// conn itself. told is given nil after the handshake, or the reason if the peer
+// is refused.
 func Server(conn net.Conn, r *Keyring, protocol string, told func(error)) net.Conn {
 	if r == nil {
 		return conn
@@ -106,20 +107,20 @@ func (c *Conn) handshake(ctx context.Context) error {
 	c.once.Do(func() {
 		err := c.HandshakeContext(ctx)
 		if err == nil {
+			if c.server {
+				c.told(nil)
+			}
 			return
 		}
 		c.failed = c.explain(err)
-		c.told(c.failed)
+		if c.server || sdk.CodeOf(c.failed) != 0 {
+			c.told(c.failed)
+		}
 		if c.server {
-			c.linger()
+			Linger(c.under) // else a reset may overtake the alert
 		}
 	})
 	return c.failed
-}
-
-// linger lets the alert arrive: closing a socket with unread bytes resets it.
-func (c *Conn) linger() {
-	Linger(c.under)
 }
 
 // Linger ends the sending direction and reads, for a moment, what a refused
@@ -141,8 +142,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if err == nil || err == io.EOF {
 		return n, err
 	}
-	was := err
-	if err = c.explain(err); err != was {
+	if err = c.explain(err); sdk.CodeOf(err) != 0 {
 		c.told(err)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -221,8 +221,9 @@ func (p *plain) Read(b []byte) (int, error) {
 }
 
 // Listener returns l with its connections under TLS; without keys it is l
-// itself. told is given the reason for each peer that is refused.
-func Listener(l net.Listener, r *Keyring, protocol string, told func(peer net.Addr, err error)) net.Listener {
+// itself. told is given each connection after its handshake, and the reason if
+// the peer was refused.
+func Listener(l net.Listener, r *Keyring, protocol string, told func(conn net.Conn, err error)) net.Listener {
 	if r == nil {
 		return l
 	}
@@ -233,7 +234,7 @@ type listener struct {
 	net.Listener
 	keys     *Keyring
 	protocol string
-	told     func(net.Addr, error)
+	told     func(net.Conn, error)
 }
 
 // Accept implements net.Listener. The handshake is not made here: nobody waits
@@ -243,9 +244,11 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Server(conn, l.keys, l.protocol, func(err error) {
+	var c net.Conn
+	c = Server(conn, l.keys, l.protocol, func(err error) {
 		if l.told != nil {
-			l.told(conn.RemoteAddr(), err)
+			l.told(c, err)
 		}
-	}), nil
+	})
+	return c, nil
 }

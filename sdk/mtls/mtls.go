@@ -55,6 +55,31 @@ func New(k sdk.Keys) (*Keyring, error) {
 	return r, r.Set(k)
 }
 
+// Ring is what a transport makes of [sdk.Config.Keys]: a keyring, or nil where
+// there are no keys. Its error has code InvalidArgument.
+func Ring(k *sdk.Keys) (*Keyring, error) {
+	if k == nil {
+		return nil, nil
+	}
+	r, err := New(*k)
+	if err != nil {
+		return nil, sdk.Errorf(sdk.InvalidArgument, "keys: %w", err)
+	}
+	return r, nil
+}
+
+// Replace is what a transport does in [sdk.Keyed]: it is Set, and refuses where
+// there is no keyring, since TLS is not turned on while connections exist.
+func (r *Keyring) Replace(k sdk.Keys) error {
+	if r == nil {
+		return sdk.Errorf(sdk.InvalidArgument, "keys: the transport was configured without any")
+	}
+	if err := r.Set(k); err != nil {
+		return sdk.Errorf(sdk.InvalidArgument, "keys: %w", err)
+	}
+	return nil
+}
+
 // Set replaces the keys for the connections to come. On error, a [Fault], the
 // old ones stay.
 func (r *Keyring) Set(k sdk.Keys) error {
@@ -201,8 +226,10 @@ func (r *Keyring) config(protocol string) *tls.Config {
 		NextProtos: []string{protocol},
 		// Each connection is checked against the keys of its own time.
 		SessionTicketsDisabled: true,
-		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &r.set.Load().own, nil },
-		GetClientCertificate:   func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &r.set.Load().own, nil },
+		// A record of full size is one write.
+		DynamicRecordSizingDisabled: true,
+		GetCertificate:              func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &r.set.Load().own, nil },
+		GetClientCertificate:        func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &r.set.Load().own, nil },
 	}
 }
 
