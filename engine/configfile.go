@@ -362,6 +362,12 @@ func (r *configReader) transport(path string, n ast.Node) TransportConfig {
 			t.SHA256, wrong = yamlString(e.value)
 		case "env":
 			t.Env = r.stringMap(key, e.value)
+		case "keys":
+			if b, ok := yamlNode(e.value).(*ast.BoolNode); ok {
+				t.Keys = &b.Value
+			} else {
+				wrong = "must be true or false, not " + yamlKind(e.value)
+			}
 		case "config":
 			t.Config = r.settings(key, e.value)
 		default:

@@ -134,15 +134,15 @@ var configKeys = []configKey{
 	{path: "registry.static", doc: "Names and their addresses, for type static.",
 		field: func(c *Config) any { return &c.Registry.Static }},
 
-	{path: "security.ca", doc: "File of the certificate authority. Not supported yet.",
+	{path: "security.ca", doc: "PEM file of the authority that has signed every peer's certificate. With security.cert and security.key it turns mutual TLS on.",
 		field: func(c *Config) any { return &c.Security.CA }},
-	{path: "security.cert", doc: "File of this engine's certificate. Not supported yet.",
+	{path: "security.cert", doc: "PEM file of this engine's certificate, for serverAuth and clientAuth, with its intermediates if any.",
 		field: func(c *Config) any { return &c.Security.Cert }},
-	{path: "security.key", doc: "File of the certificate's key. Not supported yet.",
+	{path: "security.key", doc: "PEM file of the certificate's key, which others must not be able to read.",
 		field: func(c *Config) any { return &c.Security.Key }},
-	{path: "security.allow", doc: "Names of the peers that are admitted. Not supported yet.",
+	{path: "security.allow", doc: "Names of the peers that are admitted: DNS names or common names of their certificates. Default: all that the authority has signed.",
 		field: func(c *Config) any { return &c.Security.Allow }},
-	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS. Not supported yet.",
+	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS: whoever reaches them can read, forge and disturb everything.",
 		field: func(c *Config) any { return &c.Security.Insecure }, def: false},
 
 	{path: "admin.socket", doc: "Path of the admin's unix socket. Default: off.",
@@ -161,6 +161,7 @@ var transportKeys = []struct{ name, doc string }{
 	{"sha256", "The binary's checksum in hexadecimal. Default: the one in the lock file."},
 	{"config", "The transport's own settings."},
 	{"env", "Variables to add to the plugin's environment."},
+	{"keys", "Let the plugin have the certificate's key, to secure its connections. Default: true for hawser-tcp and hawser-rpcfallback, else false."},
 }
 
 // section and name are the two halves of a key's path.

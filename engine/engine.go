@@ -52,6 +52,7 @@ type Engine struct {
 	// deliveries counts those that have not ended.
 	deliveries pending
 
+	security   security
 	transports transports
 	directory  directory
 
@@ -103,8 +104,11 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if e.registry, err = newRegistry(cfg.Registry); err != nil {
 		return nil, err
 	}
+	if err := e.security.open(e); err != nil {
+		return nil, err
+	}
 	if e.control == nil {
-		e.control = newControlCarrier(cfg)
+		e.control = newControlCarrier(cfg, e.security.ring, e.log)
 	}
 	if err := e.transports.prepare(e); err != nil {
 		_ = e.control.Close(ctx)
@@ -128,6 +132,9 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	e.tasks.Go(func() { e.freeze.Run(e.ctx) })
 	e.tasks.Go(e.sweep)
+	if e.security.ring != nil {
+		e.tasks.Go(e.security.watch)
+	}
 	if err := e.transports.start(ctx); err != nil {
 		_ = e.Close(ctx)
 		return nil, err

@@ -27,6 +27,9 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 	if keys := fixedDifferences(e.cfg, cfg); len(keys) > 0 {
 		return sdk.Errorf(sdk.InvalidArgument, "reload: only transports can be changed while the engine runs; changing %s needs a new engine", strings.Join(keys, ", "))
 	}
+	if err := e.security.refresh(ctx); err != nil {
+		return err
+	}
 	finder, err := newFinder(cfg.Plugins)
 	if err != nil {
 		return err
@@ -120,7 +123,7 @@ func (ts *transports) reload(ctx context.Context, configs []TransportConfig, spe
 func (t *transport) differs(spec pluginhost.Spec) bool {
 	a, b := t.spec, spec
 	return a.Path != b.Path || a.SHA256 != b.SHA256 || string(a.Settings) != string(b.Settings) ||
-		!maps.Equal(a.Env, b.Env) || funcPointer(a.InProcess) != funcPointer(b.InProcess) || t.sum != imageSum(spec)
+		!maps.Equal(a.Env, b.Env) || a.Keys != b.Keys || funcPointer(a.InProcess) != funcPointer(b.InProcess) || t.sum != imageSum(spec)
 }
 
 func funcPointer(f func() sdk.Transport) uintptr { return reflect.ValueOf(&f).Elem().Pointer() }

@@ -85,6 +85,7 @@ func (ts *transports) newTransport(c TransportConfig, spec pluginhost.Spec, rank
 func (ts *transports) options() pluginhost.Options {
 	p := ts.e.cfg.Plugins
 	return pluginhost.Options{
+		Keys: ts.e.security.keysForPlugins(), CheckListen: ts.e.security.checkListen(),
 		Incarnation:  ts.e.incarnation,
 		NextInstance: func() uint64 { return ts.instances.Add(1) },
 		Log:          ts.e.log, Freeze: ts.e.freeze,
@@ -144,6 +145,7 @@ func (ts *transports) stopAll(ctx context.Context) error {
 func (t *transport) Up(inst *pluginhost.Instance) {
 	t.set.change(func() { t.cur, t.wire = inst, inst.Description.Name })
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
+	t.set.e.security.cameUp(inst)
 }
 
 // Down withdraws it. Its endpoints have ended, each on its own.

@@ -341,6 +341,17 @@ func (f *FaultyTransport) Drain(ctx context.Context) error {
 	return sdk.Errorf(sdk.Unsupported, "the wrapped transport does not drain")
 }
 
+// SetKeys implements [sdk.Keyed].
+func (f *FaultyTransport) SetKeys(ctx context.Context, k sdk.Keys) error {
+	if err := f.answer(ctx); err != nil {
+		return err
+	}
+	if t, ok := f.inner.(sdk.Keyed); ok {
+		return t.SetKeys(ctx, k)
+	}
+	return sdk.Errorf(sdk.Unsupported, "the wrapped transport has no keys")
+}
+
 // carryLocked counts a frame and what it sets off.
 func (f *FaultyTransport) carryLocked() {
 	f.progress++

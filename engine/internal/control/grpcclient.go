@@ -65,24 +65,24 @@ type channel struct {
 	mu struct {
 		sync.Mutex
 		dialErr error // the last attempt's; nil once one succeeded
+		refused error // what TLS said against the last attempt, at either end
 	}
 }
 
 func (c *grpcClient) newChannel() (*channel, error) {
 	ch := &channel{began: time.Now()}
-	creds, _ := c.carrier.options.credentials()
-	dialer := net.Dialer{}
 	// The target is only a name: the dialer knows the address, which thus
 	// needs no escaping and passes no proxy.
 	cc, err := grpc.NewClient("passthrough:///hawser",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "tcp", c.address)
-			ch.mu.Lock()
-			ch.mu.dialErr = err
-			ch.mu.Unlock()
+			ch.said(nil, nil)
+			conn, err := c.carrier.options.dial(ctx, c.address, func(err error) { ch.said(nil, err) })
+			if err != nil {
+				ch.said(err, nil)
+			}
 			return conn, err
 		}),
-		grpc.WithTransportCredentials(creds),
+		grpc.WithTransportCredentials(credentialsBelow()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: maxBackoff / 8, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
 			// The attempt's deadline is the larger of this and the backoff.
@@ -98,6 +98,24 @@ func (c *grpcClient) newChannel() (*channel, error) {
 	}
 	ch.cc = cc
 	return ch, nil
+}
+
+// said notes what became of an attempt to connect.
+func (ch *channel) said(dialErr, refused error) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.mu.dialErr, ch.mu.refused = dialErr, refused
+}
+
+// refusal is what TLS said against the last attempt, if anything: the peer is
+// there, and one of the two does not want the other.
+func (ch *channel) refusal() error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if sdk.CodeOf(ch.mu.dialErr) == sdk.Refused {
+		return ch.mu.dialErr
+	}
+	return ch.mu.refused
 }
 
 func (ch *channel) dialErr() error {
@@ -239,7 +257,7 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 		}
 		var to peer.Peer // set once the call has a connection
 		err = send(ctx, pb.NewControlClient(ch.cc), grpc.Peer(&to))
-		sent, dialErr := to.Addr != nil, ch.dialErr()
+		sent, dialErr, refusal := to.Addr != nil, ch.dialErr(), ch.refusal()
 		ended := ctx.Err()
 		// Not answered in time, or no connection: whoever calls next does not
 		// use this channel, whose state may yet lag behind its failure.
@@ -257,6 +275,8 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 			return contextEnded(ctx, method, c.address)
 		case sent:
 			return c.lost(ctx, method, err)
+		case refusal != nil:
+			return callError(fromPeer, sdk.Refused, method, c.address, refusal.Error(), refusal)
 		case errors.Is(dialErr, syscall.ECONNREFUSED):
 			return peerGone(method, c.address, dialErr)
 		case timedOut(ch, dialErr) && time.Since(began) < c.carrier.options.Connect:

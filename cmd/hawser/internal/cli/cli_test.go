@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -153,6 +154,20 @@ func TestConfigCheck(t *testing.T) {
 	missing := "plugin tpc was not found; looked at " + filepath.Join(dir, "hawser-tpc")
 	run(t, "config", "check", unknown).check(t, exitOK, "warning: ", missing)
 	run(t, "config", "check", "--strict", unknown).check(t, exitUsage, missing)
+
+	keys := sdktest.NewAuthority(t, "ca").Issue("node", nil)
+	ca, cert, key := sdktest.WriteKeys(t, dir, keys)
+	secure := file(t, dir, "secure.yaml", "notification: {rpc_fallback: false}\nplugins: {dir: "+dir+"}\ntransports: [{name: fine}]\n"+
+		"security:\n  ca: "+ca+"\n  cert: "+cert+"\n  key: "+key+"\n", 0o644)
+	run(t, "config", "check", secure).check(t, exitOK, secure+": ok")
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "config", "check", secure).check(t, exitUsage, secure+":7:3: security.key: "+key+": its permissions are 0644")
+	decode(t, run(t, "config", "check", secure, "-o", "json"), exitUsage, &r)
+	if len(r.Faults) != 1 || r.Faults[0].Key != "security.key" || r.Faults[0].Line != 7 {
+		t.Errorf("got %+v", r)
+	}
 
 	settings := file(t, dir, "settings.yaml",
 		"plugins: {dir: "+dir+"}\nnotification: {rpc_fallback: false}\ntransports: [{name: fine, config: {bogus: 1}}]\n", 0o644)

@@ -45,7 +45,7 @@ func newConfigCheck() *cobra.Command {
 each fault with file, line and column. Each transport's plugin is asked with
 --describe whether it accepts the transport's settings; one that is missing or
 is not the approved binary is a warning, since the engine goes on without it, or
-with --strict a fault.
+with --strict a fault. The files that security names are read and checked.
 
 Exits with 0 if there is no fault, else with 1.`,
 			Args: rangeArgs(0, 1, ""),
@@ -80,6 +80,9 @@ func (f *engineFlags) file(args []string) error {
 func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 	r := checkJSON{File: f.config, Faults: []faultJSON{}, Warnings: []string{}}
 	cfg, err := f.load()
+	if err == nil {
+		err = f.checkFiles()
+	}
 	if err != nil {
 		r.Faults = faultsOf(err)
 		return r
@@ -99,6 +102,15 @@ func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 	}
 	r.OK = len(r.Faults) == 0
 	return r
+}
+
+// checkFiles reads the files that the configuration names. No flag names one.
+func (f *engineFlags) checkFiles() error {
+	loaded, err := engine.ReadConfig(f.config, os.Environ())
+	if err != nil {
+		return err
+	}
+	return loaded.CheckFiles()
 }
 
 func faultsOf(err error) []faultJSON {
