@@ -23,7 +23,7 @@ import (
 type association struct {
 	e       *Engine
 	address string
-	client  control.Client
+	client  *caller
 
 	// node is nil before hello and constant after; since, when the peer's
 	// engine started, is written before node.
@@ -54,6 +54,7 @@ type association struct {
 	retiring  int           // endpoints that were replaced and have not ended
 	matched   bool          // order reflects what both sides run now
 	news      chan struct{} // closed, and made anew, when order has changed
+	back      chan struct{} // closed, and made anew, when the peer is no longer silent
 	matches   uint64        // counts changes of what either side runs
 	selfLane  *outbox.Lane  // of an association with this engine itself
 	telling   bool          // the peer is being told what runs here
@@ -89,9 +90,9 @@ type refusal struct {
 
 func newAssociation(e *Engine, address string) *association {
 	a := &association{
-		e: e, address: address, client: e.control.Dial(address),
+		e: e, address: address, client: &caller{e.control.Dial(address), e.watch, address},
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
-		paths: map[pathKey]*path{}, news: make(chan struct{}), used: time.Now(),
+		paths: map[pathKey]*path{}, news: make(chan struct{}), back: make(chan struct{}), used: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()

@@ -12,7 +12,7 @@ import (
 // connectLocked starts connecting a path, unless that is under way or was
 // tried a moment ago. One attempt serves all who wait for it.
 func (a *association) connectLocked(p *path, now time.Time) {
-	if p.connecting != nil || p.ep != nil && !p.stale() || p.retryAt.After(now) || a.e.ctx.Err() != nil {
+	if p.connecting != nil || p.ep != nil && !p.stale() || p.retryAt.After(now) || a.e.ctx.Err() != nil || a.silentLocked(now) != nil {
 		return
 	}
 	p.generation++
@@ -98,7 +98,7 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 func (a *association) notConnected(p *path, ep *endpoint, err error) {
 	switch {
 	case control.Gone(err):
-		a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+		a.die(goneError(a.address, err))
 		return
 	case errors.Is(err, sdk.PeerRestarted):
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))

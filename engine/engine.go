@@ -45,6 +45,7 @@ type Engine struct {
 	queue    *inbox.Queue[Received]
 	outbox   *budget
 	stats    counters
+	watch    *watch
 
 	ctx    context.Context // ends when everything has to stop
 	cancel context.CancelFunc
@@ -100,6 +101,8 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
 	e.directory.init()
+	e.watch = newWatch(e)
+	e.freeze.OnThaw = e.watch.thawed
 	if e.registry, err = newRegistry(cfg.Registry); err != nil {
 		return nil, err
 	}
@@ -128,6 +131,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	e.tasks.Go(func() { e.freeze.Run(e.ctx) })
 	e.tasks.Go(e.sweep)
+	e.tasks.Go(func() { e.watch.run(e.ctx) })
 	if err := e.transports.start(ctx); err != nil {
 		_ = e.Close(ctx)
 		return nil, err
@@ -241,6 +245,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
 	e.cancel()
 	e.tasks.Wait()
+	e.watch.end()
 	return err
 }
 

@@ -141,7 +141,7 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 			if p.fresh && p.freshUntil.IsZero() {
 				p.freshUntil = now.Add(a.e.cfg.Notification.SlotWait())
 			}
-			if p.fresh && now.Before(p.freshUntil) {
+			if p.fresh && p.connecting != nil && now.Before(p.freshUntil) {
 				return nil // its first connect is under way, and it is the better one
 			}
 			continue

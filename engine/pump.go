@@ -75,6 +75,7 @@ func (a *association) pumpLocked() {
 func (a *association) fillLocked(now time.Time) bool {
 	b := &a.batch
 	b.reset()
+	a.abandonLocked(now)
 	a.fillControlLocked(b, now)
 	for b.ep == nil || len(b.frames) < maxBatchFrames && b.bytes < maxBatchBytes {
 		x := a.box.Head()

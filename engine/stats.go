@@ -13,6 +13,7 @@ type counters struct {
 	AcksSent, Nonsense                 atomic.Uint64
 	Connects, Accepts, ConnectFailures atomic.Uint64
 	TransportsDown                     atomic.Uint64
+	Marks, Probes, Pauses              atomic.Uint64
 	Sessions                           atomic.Int64
 }
 
@@ -42,6 +43,9 @@ type Stats struct {
 	// Connects and Accepts count endpoints made, ConnectFailures attempts
 	// that failed, TransportsDown instances of transports that went down.
 	Connects, Accepts, ConnectFailures, TransportsDown uint64
+	// Marks counts peers that fell silent, Probes the prober's calls, and
+	// Pauses paths that were paused.
+	Marks, Probes, Pauses uint64
 	// AcksSent is acknowledgements given to transports.
 	AcksSent uint64
 	// Sessions is how many senders are remembered now.
@@ -62,6 +66,7 @@ func (e *Engine) Stats() Stats {
 		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
 		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
+		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(),
 		AcksSent: c.AcksSent.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 	}
 }

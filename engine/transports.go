@@ -203,7 +203,7 @@ func (a *association) tell() {
 	for wait := helloMin; ; wait = min(2*wait, reconnectMax) {
 		version, err := a.tellOnce()
 		if control.Gone(err) {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+			a.die(goneError(a.address, err))
 		}
 		a.mu.Lock()
 		_, latest := a.e.published()
@@ -213,6 +213,7 @@ func (a *association) tell() {
 			a.mu.Unlock()
 			return
 		}
+		back := a.back
 		a.mu.Unlock()
 		if err == nil {
 			continue // there is more by now
@@ -220,16 +221,16 @@ func (a *association) tell() {
 		a.e.log.Debug("peer not told of changed transports", "peer", a.peer(), "error", err)
 		select {
 		case <-time.After(wait):
+		case <-back:
+			wait = helloMin
 		case <-a.e.ctx.Done():
 		}
 	}
 }
 
 func (a *association) tellOnce() (version uint64, err error) {
-	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
-	defer cancel()
 	list, version := a.e.published()
-	return version, a.client.Changed(ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
+	return version, a.client.Changed(a.e.ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
 }
 
 // up returns what is up here, in order of preference.

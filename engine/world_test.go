@@ -132,3 +132,21 @@ func names(prefix string, n int) []string {
 	}
 	return list
 }
+
+// drain receives everything that arrives within a minute of silence.
+func drain(e *Engine) (got []string) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		r, err := e.Receive(ctx)
+		cancel()
+		if err != nil {
+			return got
+		}
+		got = append(got, r.Name)
+	}
+}
+
+// helloFor is a hello that changes nothing.
+func (e *Engine) helloFor() control.HelloRequest {
+	return control.HelloRequest{From: e.self(), Proto: 2, Session: 1}
+}

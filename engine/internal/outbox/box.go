@@ -136,6 +136,30 @@ func (b *Box) TakeWaiting() []*Entry {
 	return taken
 }
 
+// TakeUnsent removes and returns everything of which no copy can have left, in
+// no particular order.
+func (b *Box) TakeUnsent() []*Entry {
+	taken := b.TakeWaiting()
+	for e := b.resend.head; e != nil; {
+		next := e.next
+		if !e.MayHaveLeft() {
+			b.remove(e)
+			taken = append(taken, e)
+		}
+		e = next
+	}
+	return taken
+}
+
+// ResendAll has everything that was sent and is not resolved sent again.
+func (b *Box) ResendAll() {
+	for _, l := range b.lanes {
+		for e := l.list.head; e != nil; e = l.list.head {
+			b.again(e, nil)
+		}
+	}
+}
+
 // Head returns the entry to send next, or nil if room, span or the lack of a
 // session holds everything back.
 func (b *Box) Head() *Entry {
@@ -352,11 +376,7 @@ func (b *Box) setRoom(seq, bytes uint64) {
 	if b.low <= seq {
 		return
 	}
-	for _, l := range b.lanes {
-		for e := l.list.head; e != nil; e = l.list.head {
-			b.again(e, nil)
-		}
-	}
+	b.ResendAll()
 }
 
 // fastResend takes the entries for which three frames sent later over the same
