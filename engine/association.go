@@ -50,6 +50,7 @@ type association struct {
 	paths     map[pathKey]*path
 	order     []*path       // that both sides run, as configured
 	ranked    []*path       // of order, those to try, best first
+	paused    []*path       // of order, the one whose pause ends first first
 	forgotten uint64        // the highest generation of a path that was forgotten
 	retiring  int           // endpoints that were replaced and have not ended
 	matched   bool          // order reflects what both sides run now
@@ -150,6 +151,12 @@ func (a *association) die(cause error) {
 	eps := a.endpointsLocked()
 	in := a.in
 	a.in = nil
+	if n := a.node.Load(); n != nil {
+		a.e.watch.change(func(time.Time) []any {
+			a.e.watch.mu.paths.ForgetPeer(n.Incarnation)
+			return nil
+		})
+	}
 	a.timer.Stop()
 	a.mu.Unlock()
 
@@ -239,6 +246,7 @@ func (a *association) tickLocked(now time.Time) {
 	if !since.IsZero() && a.e.freeze.Within(since, now) {
 		// This process did not run: what fell due meanwhile says nothing.
 		a.box.Rearm(now)
+		a.trustLocked()
 	}
 	for _, x := range a.box.Expire(now) {
 		a.explainLocked(x.Owner.(*Delivery))
@@ -246,12 +254,13 @@ func (a *association) tickLocked(now time.Time) {
 			d.fail(sdk.Errorf(sdk.DeadlineExceeded, "not acknowledged within its deadline"))
 		})
 	}
-	for lane, n := range a.box.Timeouts(now) {
-		a.e.stats.Timeouts.Add(uint64(n))
-		if p, ok := lane.Owner.(*path); ok {
-			p.note("no acknowledgement within the ack timeout")
+	for lane, late := range a.box.Timeouts(now) {
+		a.e.stats.Timeouts.Add(uint64(late.Entries))
+		if p, ok := lane.Owner.(*path); ok && !late.Since.IsZero() {
+			a.suspectLocked(p, late, now)
 		}
 	}
+	a.judgeLocked(now)
 	a.pumpLocked()
 }
 

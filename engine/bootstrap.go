@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/health"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -82,6 +83,7 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 		if p.connecting == ep { // it ended before it was installed
 			p.connecting = nil
 			p.failedLocked(time.Now(), "ended while connecting")
+			a.blameLocked(p, ep.deathLocked(health.EndKind(ep.cause)))
 		}
 		ep.failedLocked()
 		a.pumpLocked() // what waited for it goes another way, or has a timer
@@ -116,6 +118,7 @@ func (a *association) notConnected(p *path, ep *endpoint, err error) {
 		a.reopenLocked()
 	}
 	p.failedLocked(time.Now(), "connect: "+err.Error())
+	a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, silent(err))))
 	a.e.stats.ConnectFailures.Add(1)
 	a.e.log.Info("path not connected", "peer", a.peer(), "transport", p.transport, "path", p.name, "error", err)
 	a.pumpLocked()
@@ -166,6 +169,7 @@ func (a *association) accepted(p *path, ep *endpoint, se sdk.Endpoint) error {
 	if p.connecting == ep { // it ended before it was installed
 		p.connecting = nil
 		p.failedLocked(time.Now(), "ended while accepting")
+		a.blameLocked(p, ep.deathLocked(health.EndKind(ep.cause)))
 	}
 	ep.failedLocked()
 	a.pumpLocked()
@@ -181,8 +185,14 @@ func (a *association) notAccepted(p *path, ep *endpoint, err error) {
 	if p.connecting == ep {
 		p.connecting = nil
 		p.failedLocked(time.Now(), "accept: "+err.Error())
+		a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, false)))
 		a.pumpLocked()
 	}
+}
+
+// deathLocked is the failure of an endpoint that was never installed.
+func (ep *endpoint) deathLocked(k health.Kind) health.Failure {
+	return health.Failure{Kind: k, Began: ep.begun, Endpoint: ep.generation}
 }
 
 // settleTime is how long a bootstrap waits for news of an instance that the

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/frame"
+	"github.com/hawser-transport/hawser/engine/internal/health"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
@@ -27,6 +28,8 @@ type endpoint struct {
 
 	se        sdk.Endpoint // nil until Connect or Accept has returned
 	outgoing  bool         // this side connects
+	begun     time.Time    // when its making was
+	cause     error        // of its end
 	ended     bool
 	owes      bool // an ack; it is in a.owed
 	installed time.Time
@@ -39,7 +42,7 @@ type endpoint struct {
 func (a *association) newEndpointLocked(p *path) *endpoint {
 	return &endpoint{
 		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote, session: a.box.Session(),
-		lane: a.box.NewLane(p), inflight: newInflight(),
+		begun: time.Now(), lane: a.box.NewLane(p), inflight: newInflight(),
 	}
 }
 
@@ -136,6 +139,7 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		return
 	}
 	ep.p.shun(time.Now())
+	ep.a.blameLocked(ep.p, health.Failure{Kind: health.SendKind(why), Began: s.entry.SentAt()})
 	s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "not sent: " + errorText(why)})
 }
 
@@ -152,7 +156,7 @@ func (ep *endpoint) endLocked(err error) {
 	if ep.ended {
 		return
 	}
-	ep.ended = true
+	ep.ended, ep.cause = true, err
 	ep.inflight = inflight{}
 	a, p := ep.a, ep.p
 	if i := slices.Index(p.retiring, ep); i >= 0 {
@@ -177,6 +181,7 @@ func (ep *endpoint) endLocked(err error) {
 		return
 	}
 	p.note(reason)
+	a.blameLocked(p, health.Failure{Kind: health.EndKind(err), Began: ep.installed, Endpoint: ep.generation})
 	a.e.log.Info("endpoint ended", "peer", a.peer(), "transport", p.transport, "path", p.name, "pending", n, "reason", reason)
 	// While it is connected anew the next path carries. An endpoint that did
 	// not last is a failure, so that one that never lasts is no storm.
@@ -383,6 +388,7 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 	a.ranges = ack.Ranges
 	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
 	for i, e := range a.settled {
+		a.ackedLocked(e, now)
 		a.settle(e, func(d *Delivery) { d.finish(Acknowledged, nil) })
 		a.settled[i] = nil
 	}

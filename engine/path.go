@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"cmp"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
@@ -55,6 +58,11 @@ type path struct {
 	shunUntil time.Time
 	shuns     int
 	trouble   string // what went wrong last
+
+	suspicion suspicion
+	// ackedAt is when something last sent over the path was last acked, and
+	// provedAt the same of what was sent over no other.
+	ackedAt, provedAt time.Time
 }
 
 // shun leaves the path alone for a moment: it refused a frame, and will refuse
@@ -86,6 +94,15 @@ func (p *path) up() bool { return p.ep != nil && p.ep.se != nil }
 
 // dueLocked is when the path wants the association's timer, or zero.
 func (p *path) dueLocked(a *association, now time.Time) time.Time {
+	due := p.sendDueLocked(a, now)
+	if s := p.suspicion; !s.sent.IsZero() && (due.IsZero() || s.judge.Before(due)) {
+		return s.judge
+	}
+	return due
+}
+
+// sendDueLocked is when the path may be able to take something.
+func (p *path) sendDueLocked(a *association, now time.Time) time.Time {
 	if p.up() {
 		if now.Before(p.shunUntil) && a.box.Head() != nil {
 			return p.shunUntil
@@ -132,7 +149,7 @@ func (a *association) keepsLocked(p *path) bool { return p.fallback && a.box.Ses
 // way, and returns nil if the entry has to wait.
 func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 	var avoided *path
-	for _, p := range a.ranked {
+	for _, p := range a.waysLocked(len(e.Frame)) {
 		if len(e.Frame) > p.limit {
 			continue
 		}
@@ -170,6 +187,22 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 		}
 	}
 	return avoided
+}
+
+// waysLocked returns the paths to try for a frame, best first: if those that
+// can carry it are all paused, the one whose pause ends first.
+func (a *association) waysLocked(size int) []*path {
+	for _, p := range a.ranked {
+		if size <= p.limit {
+			return a.ranked
+		}
+	}
+	for i, p := range a.paused {
+		if size <= p.limit {
+			return a.paused[i : i+1]
+		}
+	}
+	return nil
 }
 
 // tooLargeLocked reports whether no transport that both sides run can ever
@@ -215,9 +248,19 @@ func (a *association) keepLocked(now time.Time) {
 // rankLocked decides which paths are tried for notifications, in which order.
 func (a *association) rankLocked(now time.Time) {
 	candidates := make([]ranker.Candidate, len(a.order))
+	until := map[*path]time.Time{}
 	for i, p := range a.order {
 		candidates[i] = ranker.Candidate{Transport: p.rank, Path: p.index}
+		if a.selfLane == nil {
+			candidates[i].PausedUntil = a.e.watch.pausedUntil(a.keyLocked(p), now)
+		}
+		if candidates[i].PausedUntil.After(now) {
+			until[p] = candidates[i].PausedUntil
+		}
 	}
+	a.paused = slices.SortedStableFunc(maps.Keys(until), func(p, q *path) int {
+		return cmp.Or(until[p].Compare(until[q]), cmp.Compare(p.rank, q.rank), cmp.Compare(p.index, q.index))
+	})
 	a.ranked = a.ranked[:0]
 	for _, i := range ranker.Order(candidates, now) {
 		a.ranked = append(a.ranked, a.order[i])

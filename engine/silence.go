@@ -124,7 +124,3 @@ func (a *association) connectedLocked() bool {
 	}
 	return false
 }
-
-// trustLocked drops what is held against paths for acks that are overdue: a
-// silent peer explains them.
-func (a *association) trustLocked() {}

@@ -393,6 +393,7 @@ func (a *association) routeLocked(routes []route) {
 			if p.inst != r.local.inst || p.remote != r.remote.Instance {
 				p.failures, p.retryAt = 0, now
 				p.connecting = nil // what is under way belongs to what was
+				a.forgiveLocked(p)
 			}
 			p.inst, p.remote, p.attrs = r.local.inst, r.remote.Instance, r.remote.Attributes
 			p.rank, p.index, p.fallback = r.local.rank, i, r.local.fallback

@@ -49,6 +49,9 @@ func (e *Entry) Seq() uint64 { return e.seq }
 // Copies is how many copies were given to transports; it numbers the last one.
 func (e *Entry) Copies() int { return e.copies }
 
+// SentAt is when the last copy was given to a transport.
+func (e *Entry) SentAt() time.Time { return e.sentAt }
+
 // Held reports whether the entry is in a box. One that is not has ended.
 func (e *Entry) Held() bool { return e.where != nowhere }
 
