@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,6 +105,9 @@ func newAssociation(e *Engine, address string) *association {
 func (a *association) bindLocked(n control.Node) {
 	a.since = n.Started
 	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+	if n.Incarnation != a.e.incarnation {
+		a.e.hub.tell(Event{Kind: PeerUp, Address: a.address, Peer: a.node.Load()})
+	}
 }
 
 // dueLocked is when the next thing is to be done, or zero.
@@ -147,6 +151,7 @@ func (a *association) die(cause error) {
 		return
 	}
 	a.dead = cause
+	a.tellEnd(cause)
 	posted := a.box.CloseSession()
 	eps := a.endpointsLocked()
 	in := a.in
@@ -183,6 +188,19 @@ func (a *association) die(cause error) {
 	if next.client != a.client {
 		_ = a.client.Close()
 	}
+}
+
+// tellEnd tells of the end of a peer's life, if it was met.
+func (a *association) tellEnd(cause error) {
+	n := a.node.Load()
+	if n == nil || a.selfLane != nil || errors.Is(cause, sdk.Closed) {
+		return
+	}
+	kind := PeerGone
+	if errors.Is(cause, sdk.PeerRestarted) {
+		kind = PeerRestartedEvent
+	}
+	a.e.hub.tell(Event{Kind: kind, Address: a.address, Peer: n, Err: cause})
 }
 
 // settle ends an entry that is out of the box.

@@ -46,6 +46,7 @@ type Engine struct {
 	outbox   *budget
 	stats    counters
 	watch    *watch
+	hub      hub
 
 	ctx    context.Context // ends when everything has to stop
 	cancel context.CancelFunc
@@ -246,6 +247,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.cancel()
 	e.tasks.Wait()
 	e.watch.end()
+	e.hub.close()
 	return err
 }
 

@@ -18,7 +18,15 @@ func (e *Engine) pathChanged(ev health.PathEvent) {
 	if a == nil {
 		return
 	}
-	e.log.Info("path "+pathWord(ev.Kind), "peer", a.peer(), "transport", ev.Key.Transport, "path", ev.Key.Path, "until", ev.Until)
+	kind := PathResumed
+	if ev.Kind == health.PathPaused {
+		kind = PathPaused
+	}
+	e.hub.tell(Event{
+		Kind: kind, Address: a.address, Peer: a.node.Load(),
+		Transport: ev.Key.Transport, Path: ev.Key.Path, Until: ev.Until,
+	})
+	e.log.Info(kind.String(), "peer", a.peer(), "transport", ev.Key.Transport, "path", ev.Key.Path, "until", ev.Until)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.rankLocked(time.Now())
@@ -26,13 +34,6 @@ func (e *Engine) pathChanged(ev health.PathEvent) {
 		a.box.ResendAll()
 	}
 	a.pumpLocked()
-}
-
-func pathWord(k health.PathEventKind) string {
-	if k == health.PathPaused {
-		return "paused"
-	}
-	return "resumed"
 }
 
 // keyLocked names the path in what is known of its health.

@@ -12,8 +12,10 @@ import (
 func (e *Engine) peerChanged(ev health.PeerEvent) {
 	if ev.Kind == health.PeerSilent {
 		e.stats.Marks.Add(1)
+		e.hub.tell(Event{Kind: PeerSilent, Address: ev.Address, Peer: e.nodeAt(ev.Address), Until: ev.Until})
 		e.log.Warn("peer silent", "address", ev.Address, "until", ev.Until)
 	} else {
+		e.hub.tell(Event{Kind: PeerResumed, Address: ev.Address, Peer: e.nodeAt(ev.Address)})
 		e.log.Info("peer no longer silent", "address", ev.Address, "answered", ev.Kind == health.PeerResumed)
 	}
 	for _, a := range e.at(ev.Address) {
@@ -34,6 +36,16 @@ func (e *Engine) at(address string) []*association {
 		}
 	}
 	return list
+}
+
+// nodeAt returns who is at an address, or nil.
+func (e *Engine) nodeAt(address string) *Node {
+	for _, a := range e.at(address) {
+		if n := a.node.Load(); n != nil {
+			return n
+		}
+	}
+	return nil
 }
 
 // clientOf returns a client for an address that no mark stops, and what to call

@@ -143,6 +143,7 @@ func (ts *transports) stopAll(ctx context.Context) error {
 // Up publishes the instance, here and to the peers.
 func (t *transport) Up(inst *pluginhost.Instance) {
 	t.set.change(func() { t.cur, t.wire = inst, inst.Description.Name })
+	t.set.e.hub.tell(Event{Kind: TransportUp, Transport: t.cfg.Name})
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
 }
 
@@ -154,6 +155,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 		}
 	})
 	t.set.e.stats.TransportsDown.Add(1)
+	t.set.e.hub.tell(Event{Kind: TransportDown, Transport: t.cfg.Name, Err: err})
 	if err == nil {
 		t.set.e.log.Info("transport stopped", "transport", t.cfg.Name, "instance", old.ID)
 		return
@@ -163,6 +165,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 
 // Quarantined is the supervisor's word that it gives up for some minutes.
 func (t *transport) Quarantined(err error) {
+	t.set.e.hub.tell(Event{Kind: TransportQuarantined, Transport: t.cfg.Name, Err: err})
 	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "error", err)
 }
 
