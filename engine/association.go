@@ -31,10 +31,12 @@ type association struct {
 	node  atomic.Pointer[Node]
 	since time.Time
 
+	// proto is the protocol of both ways, constant once hello has settled it.
+	proto atomic.Int32
+
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	proto int
 	// successor is what took this association's place: the incarnation's own
 	// after a merge, the next life's after death.
 	successor *association
@@ -98,6 +100,7 @@ func newAssociation(e *Engine, address string) *association {
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
+	a.proto.Store(2)
 	return a
 }
 
@@ -124,6 +127,9 @@ func (a *association) dueLocked(now time.Time) time.Time {
 	}
 	due := a.box.Due()
 	if t := now.Add(retireCheck); a.retiring > 0 && (due.IsZero() || t.Before(due)) {
+		due = t
+	}
+	if t := a.receiptDueLocked(); !t.IsZero() && (due.IsZero() || t.Before(due)) {
 		due = t
 	}
 	for _, p := range a.order {
@@ -279,6 +285,7 @@ func (a *association) tickLocked(now time.Time) {
 		}
 	}
 	a.judgeLocked(now)
+	a.missReceiptsLocked(now)
 	a.pumpLocked()
 }
 

@@ -88,9 +88,6 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if *cfg.Notification.Proto != 2 {
-		return nil, sdk.Errorf(sdk.Unsupported, "notification.proto is %d: this version speaks protocol 2 only", *cfg.Notification.Proto)
-	}
 	if o.log == nil {
 		o.log = slog.New(slog.DiscardHandler)
 	}

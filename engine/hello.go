@@ -87,9 +87,6 @@ func (a *association) helloOnce() bool {
 	a.mu.Unlock()
 	req.Transports, req.Version = a.e.published()
 	reply, err := a.client.Hello(a.e.ctx, req)
-	if err == nil && reply.Proto < 2 {
-		err = sdk.Errorf(sdk.Unsupported, "hello: the peer speaks protocol %d, and this version 2 only", reply.Proto)
-	}
 	if err == nil && (reply.Node.Incarnation.IsZero() || reply.Session == 0) {
 		err = sdk.Errorf(sdk.Refused, "hello: the answer names no incarnation or session")
 	}
@@ -129,7 +126,9 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 		return true
 	}
 	owner.hello.err = nil
-	owner.proto = min(reply.Proto, *a.e.cfg.Notification.Proto)
+	if owner.selfLane == nil {
+		owner.proto.Store(int32(min(reply.Proto, *a.e.cfg.Notification.Proto)))
+	}
 	owner.learnLocked(reply.Transports, reply.Version)
 	if owner.box.Session() == 0 {
 		// One that a hello under way replaces is as good as gone.
@@ -138,7 +137,11 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 			owner.pumpLocked()
 			return owner != a // its own hello goes on
 		}
-		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
+		if owner.acks() {
+			owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
+		} else {
+			owner.box.OpenUnacked(reply.Session)
+		}
 		owner.lastSent = time.Time{}
 	}
 	owner.hello.replaces = 0

@@ -149,8 +149,8 @@ func (a *association) keepsLocked(p *path) bool { return p.fallback && a.box.Ses
 // way, and returns nil if the entry has to wait.
 func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 	var avoided *path
-	for _, p := range a.waysLocked(len(e.Frame)) {
-		if len(e.Frame) > p.limit {
+	for _, p := range a.waysLocked(a.size(e)) {
+		if a.size(e) > p.limit {
 			continue
 		}
 		if !p.up() {
@@ -169,7 +169,7 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 		if now.Before(p.shunUntil) {
 			continue
 		}
-		if !p.ep.hasRoom(len(e.Frame)) || now.Before(p.blockedUntil) {
+		if !p.ep.hasRoom(a.size(e)) || now.Before(p.blockedUntil) {
 			if p.fullSince.IsZero() {
 				p.fullSince = now
 			}
@@ -214,11 +214,11 @@ func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
 	for _, p := range a.order {
 		limit = max(limit, p.limit)
 	}
-	if len(e.Frame) <= limit {
+	if a.size(e) <= limit {
 		return limit, false
 	}
 	for _, p := range a.paths { // of a transport that is only restarting
-		if len(e.Frame) <= p.limit && a.e.runs(p.transport) {
+		if a.size(e) <= p.limit && a.e.runs(p.transport) {
 			return limit, false
 		}
 	}
@@ -229,7 +229,7 @@ func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
 // which a smaller one behind it may use.
 func (a *association) outgrownLocked(e *outbox.Entry) bool {
 	for _, p := range a.ranked {
-		if p.up() && len(e.Frame) > p.limit {
+		if p.up() && a.size(e) > p.limit {
 			return true
 		}
 	}

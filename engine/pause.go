@@ -31,7 +31,7 @@ func (e *Engine) pathChanged(ev health.PathEvent) {
 	defer a.mu.Unlock()
 	a.rankLocked(time.Now())
 	if ev.Kind == health.PathResumed {
-		a.box.ResendAll()
+		a.resendAllLocked()
 	}
 	a.pumpLocked()
 }

@@ -133,7 +133,7 @@ func (a *association) nextLocked(x *outbox.Entry, now time.Time) (*outbox.Entry,
 // may have ended the session by now: then another one is opened before the
 // next frame, while nothing is posted that would end with the old one.
 func (a *association) restedLocked(now time.Time) bool {
-	return !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
+	return a.stamps() && !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
 }
 
 // putLocked adds a notification to the batch.
@@ -148,13 +148,9 @@ func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Tim
 	a.box.Posted(x, p.ep.lane, now)
 	a.lastSent = now
 	d.via = p
-	frame.Header{
-		Type: frame.NotifyCompat, Flags: frame.NeedsAck, Session: a.box.Session(),
-		Epoch: a.node.Load().Incarnation.Epoch(), Seq: x.Seq(), Ack: a.box.Floor(),
-	}.Put(x.Frame, len(x.Frame)-frame.HeaderSize)
 	b.ep = p.ep
 	b.more = false
-	b.add(sdk.Frame{ID: p.ep.post(x, len(x.Frame)), Data: x.Frame})
+	b.add(sdk.Frame{ID: p.ep.post(x, a.size(x)), Data: a.stampLocked(x)})
 	a.e.stats.Sent.Add(1)
 }
 
@@ -296,7 +292,7 @@ func (a *association) rejectLocked(x *outbox.Entry, limit int) {
 	size := len(x.Frame)
 	a.settle(x, func(d *Delivery) {
 		d.fail(sdk.Errorf(sdk.TooLarge, "name and payload of %d bytes are over the limit of %d bytes of the transports shared with this peer",
-			size-frame.Overhead, limit-frame.Overhead))
+			size-frame.Overhead, limit-a.overhead()))
 	})
 }
 

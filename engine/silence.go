@@ -97,7 +97,7 @@ func (a *association) cameBack() {
 	}
 	close(a.back)
 	a.back = make(chan struct{})
-	a.box.ResendAll()
+	a.resendAllLocked()
 	a.pumpLocked()
 }
 

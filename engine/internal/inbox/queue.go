@@ -7,6 +7,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 	"github.com/hawser-transport/hawser/sdk"
@@ -27,6 +28,7 @@ type Queue[T any] struct {
 		bytes  int
 		hungry []*Session // told of little room, in order
 		closed bool
+		room   chan struct{} // closed when there is room, if somebody waits
 	}
 	active activity
 }
@@ -116,6 +118,7 @@ func (q *Queue[T]) tryGet() (item T, ok, closed bool) {
 	*s = slot[T]{}
 	q.mu.head = (q.mu.head + 1) & (len(q.mu.ring) - 1)
 	q.mu.n--
+	q.roomLocked()
 	more := q.mu.n > 0
 	fed := q.fedLocked()
 	q.mu.Unlock()
@@ -189,6 +192,41 @@ func (q *Queue[T]) share(s *Session, idle, dropped bool) (frames, bytes uint64) 
 	return uint64(min(free, max(1, q.frames/active))), uint64(min(freeBytes, max(1, q.bytes/active)))
 }
 
+// roomLocked wakes those that wait for room.
+func (q *Queue[T]) roomLocked() {
+	if q.mu.room != nil {
+		close(q.mu.room)
+		q.mu.room = nil
+	}
+}
+
+// AwaitRoom waits, for a limited time, until something may fit. It reports false
+// if the time has passed or the queue is closed.
+func (q *Queue[T]) AwaitRoom(limit time.Duration) bool {
+	q.mu.Lock()
+	if q.mu.closed {
+		q.mu.Unlock()
+		return false
+	}
+	if q.mu.n < q.frames && q.mu.bytes < q.bytes {
+		q.mu.Unlock()
+		return true
+	}
+	if q.mu.room == nil {
+		q.mu.room = make(chan struct{})
+	}
+	room := q.mu.room
+	q.mu.Unlock()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-room:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
 // Forget drops a session that has ended from those that wait for room, for
 // good.
 func (q *Queue[T]) Forget(s *Session) {
@@ -210,6 +248,7 @@ func (q *Queue[T]) Len() (frames, bytes int) {
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	q.mu.closed = true
+	q.roomLocked()
 	q.mu.Unlock()
 	q.wake()
 }

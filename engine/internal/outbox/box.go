@@ -6,6 +6,7 @@
 package outbox
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -35,6 +36,7 @@ type Box struct {
 	lanes     []*Lane
 
 	session uint64
+	unacked bool   // the session's receiver acks nothing
 	next    uint64 // the number to draw
 	low     uint64 // the lowest unresolved number, or next
 	order   uint64
@@ -86,9 +88,17 @@ func (b *Box) Unresolved() int { return b.deadlines.n - b.waiting.n }
 // Open begins a session with the room that its receiver granted. Numbers start
 // at 1. No entry may have a number.
 func (b *Box) Open(session, roomSeq, roomBytes uint64) {
+	b.unacked = false
 	b.session, b.next, b.low, b.acked, b.ackSeq = session, 1, 1, 0, 0
 	b.roomSeq, b.roomBytes = roomSeq, roomBytes
 	b.credit = creditTimer{}
+}
+
+// OpenUnacked begins a session with a receiver that neither acks nor grants
+// room: its entries end by Remove, or go again when their lane ends.
+func (b *Box) OpenUnacked(session uint64) {
+	b.Open(session, math.MaxUint64, math.MaxUint64)
+	b.unacked = true
 }
 
 // Session is the session in use, or 0.

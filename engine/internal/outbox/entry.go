@@ -76,10 +76,16 @@ type Lane struct {
 // Len is how many entries are pending on the lane.
 func (l *Lane) Len() int { return l.list.n }
 
-// Entries yields what is pending on the lane, in order of sending.
+// Entries yields what is pending on the lane, in order of sending. What is
+// yielded may be taken off the lane meanwhile.
 func (l *Lane) Entries() iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		for e := l.list.head; e != nil && yield(e); e = e.next {
+		for e := l.list.head; e != nil; {
+			next := e.next
+			if !yield(e) {
+				return
+			}
+			e = next
 		}
 	}
 }

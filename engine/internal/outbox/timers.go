@@ -56,6 +56,9 @@ func (b *Box) AckTimeout() time.Duration { return b.rto.value() }
 // was acked.
 func (b *Box) Timeouts(now time.Time) map[*Lane]Late {
 	var late map[*Lane]Late
+	if b.unacked {
+		return nil
+	}
 	wait := b.rto.value()
 	for _, l := range b.lanes {
 		for e := l.list.head; e != nil && now.Sub(e.sentAt) >= wait; e = l.list.head {
@@ -111,7 +114,7 @@ type creditTimer struct {
 // needsCredit reports whether room holds something back, or the receiver does
 // not know yet that everything is resolved.
 func (b *Box) needsCredit() bool {
-	if b.session == 0 {
+	if b.session == 0 || b.unacked {
 		return false
 	}
 	if b.Unresolved() == 0 {
@@ -160,7 +163,7 @@ func (b *Box) Due() time.Time {
 	}
 	wait := b.rto.value()
 	for _, l := range b.lanes {
-		if l.list.head != nil {
+		if l.list.head != nil && !b.unacked {
 			earlier(l.list.head.sentAt.Add(wait))
 		}
 	}

@@ -39,6 +39,8 @@ type Instance struct {
 	Transport   sdk.Transport
 	// Notifier is nil if the transport cannot carry frames.
 	Notifier sdk.Notifier
+	// InProcess: it shares this process, and its link with nobody.
+	InProcess bool
 }
 
 // Observer learns what becomes of a transport. Its methods are called one at
