@@ -281,8 +281,8 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	for !a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) {
-		if !ep.stall(in) {
+	for a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) != inbox.Entered {
+		if !ep.stall(in, a.e.partFor(name)) {
 			a.e.stats.DroppedFull.Add(1)
 			return
 		}
@@ -321,12 +321,12 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		return
 	}
 	take := func() inbox.Verdict {
-		return session.Take(h, int(a.proto.Load()), now, func() bool {
+		return session.Take(h, int(a.proto.Load()), now, func() inbox.Verdict {
 			return a.e.enqueue(in.from, ep.p.transport, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
 		})
 	}
 	verdict := take()
-	for verdict == inbox.NoRoom && ep.stall(in) {
+	for (verdict == inbox.NoRoom || verdict == inbox.PartFull) && ep.stall(in, a.e.partFor(name)) {
 		verdict = take()
 	}
 	switch verdict {
@@ -335,7 +335,7 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 	case inbox.Duplicate:
 		a.e.stats.Duplicates.Add(1)
 		in.owes, in.owesAll = a.acks(), a.acks()
-	case inbox.NoRoom:
+	case inbox.NoRoom, inbox.PartFull:
 		a.e.stats.DroppedFull.Add(1)
 		in.owes = a.acks()
 	case inbox.OutOfRange:

@@ -43,6 +43,7 @@ type Engine struct {
 	registry registry.Registry
 	freeze   *freeze.Detector
 	queue    *inbox.Queue[Received]
+	queues   []*Queue // by prefix, the longest first
 	outbox   *budget
 	stats    counters
 	watch    *watch
@@ -67,6 +68,7 @@ type Option func(*options)
 type options struct {
 	log     *slog.Logger
 	carrier control.Carrier
+	queues  []*Queue
 }
 
 // WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
@@ -98,6 +100,9 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
+	if err := e.divide(o.queues); err != nil {
+		return nil, err
+	}
 	e.directory.init()
 	e.watch = newWatch(e)
 	e.freeze.OnThaw = e.watch.thawed
@@ -207,7 +212,8 @@ func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error)
 	return at, nil
 }
 
-// Receive returns the next notification, waiting for one until ctx ends. Once
+// Receive returns the next notification that no other queue takes (see
+// [NewQueue]), waiting for one until ctx ends. Once
 // the engine is closed it returns what is left, then [Closed].
 func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 	r, err := e.queue.Get(ctx)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/frame"
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -164,16 +165,15 @@ func (ep *endpoint) patience() time.Duration {
 }
 
 // stall waits until the queue has room, and reports whether it may have.
-func (ep *endpoint) stall(in *intake) bool {
+func (ep *endpoint) stall(in *intake, part *inbox.Part[Received]) bool {
 	if in.patience <= 0 {
 		return false
 	}
-	began := time.Now()
-	if ep.a.e.queue.AwaitRoom(min(in.patience, stallLimit)) {
-		return true
-	}
-	in.patience -= stallLimit
+	began, limit := time.Now(), min(in.patience, stallLimit)
+	room := part.AwaitRoom(limit)
+	took := time.Since(began)
+	in.patience -= took
 	ep.a.mu.Lock()
 	defer ep.a.mu.Unlock()
-	return !ep.ended && time.Since(began) >= stallLimit // else the queue is closed
+	return !ep.ended && (room || took >= limit) // else the queue is closed
 }

@@ -88,7 +88,7 @@ func (a *association) fillLocked(now time.Time) bool {
 			break
 		}
 		if a.selfLane != nil {
-			if !a.loopLocked(x, now) {
+			if !a.loopAnyLocked(x, now) {
 				break
 			}
 			continue
@@ -296,6 +296,19 @@ func (a *association) rejectLocked(x *outbox.Entry, limit int) {
 	})
 }
 
+// loopAnyLocked delivers the first notification, from x on, whose queue has
+// room, and reports whether there was one.
+func (a *association) loopAnyLocked(x *outbox.Entry, now time.Time) bool {
+	for passed := 0; x != nil && passed <= maxPassed; passed++ {
+		next := a.box.After(x)
+		if a.loopLocked(x, now) {
+			return true
+		}
+		x = next
+	}
+	return false
+}
+
 // loopLocked delivers a notification to this engine itself, and reports
 // whether its queue had room.
 func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
@@ -305,10 +318,10 @@ func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
 	}
 	a.box.Posted(x, a.selfLane, now)
 	stamp := frame.Header{Seq: x.Seq(), Ack: a.box.Floor()}
-	verdict := a.in.Take(stamp, 2, now, func() bool {
+	verdict := a.in.Take(stamp, 2, now, func() inbox.Verdict {
 		return a.e.enqueue(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg)
 	})
-	if verdict == inbox.NoRoom {
+	if verdict == inbox.NoRoom || verdict == inbox.PartFull {
 		a.box.NotPosted(x, x.Copies())
 		return false
 	}

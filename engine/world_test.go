@@ -27,6 +27,7 @@ type world struct {
 	fast    *sdktest.Fabric // preferred
 	slow    *sdktest.Fabric // the RPC fallback
 	configs map[string]Config
+	queues  map[string][]*Queue
 }
 
 // run runs f in a synctest bubble with a world.
@@ -54,6 +55,9 @@ func (w *world) open(address string) *Engine {
 		}
 	}
 	opts := []Option{withCarrier(w.network.Carrier(address))}
+	for _, q := range w.queues[address] {
+		opts = append(opts, WithQueue(q))
+	}
 	if os.Getenv("HAWSER_TEST_LOG") != "" {
 		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", address)))
 	}
