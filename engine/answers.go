@@ -25,16 +25,14 @@ func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.He
 		// To oneself: nothing travels, so any session will do.
 		return control.HelloReply{Node: e.self(), Proto: req.Proto, Session: req.Session, Room: selfRoom}, nil
 	}
-	if req.Proto < 2 {
-		return control.HelloReply{}, sdk.Errorf(sdk.Unsupported, "hello: protocol %d is offered, and this version speaks 2 only", req.Proto)
-	}
 	a, err := e.greet(req.From)
 	if err != nil {
 		return control.HelloReply{}, err
 	}
-	reply := control.HelloReply{Node: e.self(), Proto: 2}
+	reply := control.HelloReply{Node: e.self(), Proto: min(req.Proto, *e.cfg.Notification.Proto)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.proto.Store(int32(reply.Proto))
 	if a.dead != nil || a.successor != nil {
 		return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,17 +24,19 @@ import (
 type association struct {
 	e       *Engine
 	address string
-	client  control.Client
+	client  *caller
 
 	// node is nil before hello and constant after; since, when the peer's
 	// engine started, is written before node.
 	node  atomic.Pointer[Node]
 	since time.Time
 
+	// proto is the protocol of both ways, constant once hello has settled it.
+	proto atomic.Int32
+
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	proto int
 	// successor is what took this association's place: the incarnation's own
 	// after a merge, the next life's after death.
 	successor *association
@@ -50,10 +53,12 @@ type association struct {
 	paths     map[pathKey]*path
 	order     []*path       // that both sides run, as configured
 	ranked    []*path       // of order, those to try, best first
+	paused    []*path       // of order, the one whose pause ends first first
 	forgotten uint64        // the highest generation of a path that was forgotten
 	retiring  int           // endpoints that were replaced and have not ended
 	matched   bool          // order reflects what both sides run now
 	news      chan struct{} // closed, and made anew, when order has changed
+	back      chan struct{} // closed, and made anew, when the peer is no longer silent
 	matches   uint64        // counts changes of what either side runs
 	selfLane  *outbox.Lane  // of an association with this engine itself
 	telling   bool          // the peer is being told what runs here
@@ -89,12 +94,13 @@ type refusal struct {
 
 func newAssociation(e *Engine, address string) *association {
 	a := &association{
-		e: e, address: address, client: e.control.Dial(address),
+		e: e, address: address, client: &caller{e.control.Dial(address), e.watch, address},
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
-		paths: map[pathKey]*path{}, news: make(chan struct{}), used: time.Now(),
+		paths: map[pathKey]*path{}, news: make(chan struct{}), back: make(chan struct{}), used: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
+	a.proto.Store(2)
 	return a
 }
 
@@ -102,6 +108,9 @@ func newAssociation(e *Engine, address string) *association {
 func (a *association) bindLocked(n control.Node) {
 	a.since = n.Started
 	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+	if n.Incarnation != a.e.incarnation {
+		a.e.hub.tell(Event{Kind: PeerUp, Address: a.address, Peer: a.node.Load()})
+	}
 }
 
 // dueLocked is when the next thing is to be done, or zero.
@@ -118,6 +127,9 @@ func (a *association) dueLocked(now time.Time) time.Time {
 	}
 	due := a.box.Due()
 	if t := now.Add(retireCheck); a.retiring > 0 && (due.IsZero() || t.Before(due)) {
+		due = t
+	}
+	if t := a.receiptDueLocked(); !t.IsZero() && (due.IsZero() || t.Before(due)) {
 		due = t
 	}
 	for _, p := range a.order {
@@ -145,10 +157,17 @@ func (a *association) die(cause error) {
 		return
 	}
 	a.dead = cause
+	a.tellEnd(cause)
 	posted := a.box.CloseSession()
 	eps := a.endpointsLocked()
 	in := a.in
 	a.in = nil
+	if n := a.node.Load(); n != nil {
+		a.e.watch.change(func(time.Time) []any {
+			a.e.watch.mu.paths.ForgetPeer(n.Incarnation)
+			return nil
+		})
+	}
 	a.timer.Stop()
 	a.mu.Unlock()
 
@@ -175,6 +194,19 @@ func (a *association) die(cause error) {
 	if next.client != a.client {
 		_ = a.client.Close()
 	}
+}
+
+// tellEnd tells of the end of a peer's life, if it was met.
+func (a *association) tellEnd(cause error) {
+	n := a.node.Load()
+	if n == nil || a.selfLane != nil || errors.Is(cause, sdk.Closed) {
+		return
+	}
+	kind := PeerGone
+	if errors.Is(cause, sdk.PeerRestarted) {
+		kind = PeerRestartedEvent
+	}
+	a.e.hub.tell(Event{Kind: kind, Address: a.address, Peer: n, Err: cause})
 }
 
 // settle ends an entry that is out of the box.
@@ -238,6 +270,7 @@ func (a *association) tickLocked(now time.Time) {
 	if !since.IsZero() && a.e.freeze.Within(since, now) {
 		// This process did not run: what fell due meanwhile says nothing.
 		a.box.Rearm(now)
+		a.trustLocked()
 	}
 	for _, x := range a.box.Expire(now) {
 		a.explainLocked(x.Owner.(*Delivery))
@@ -245,12 +278,14 @@ func (a *association) tickLocked(now time.Time) {
 			d.fail(sdk.Errorf(sdk.DeadlineExceeded, "not acknowledged within its deadline"))
 		})
 	}
-	for lane, n := range a.box.Timeouts(now) {
-		a.e.stats.Timeouts.Add(uint64(n))
-		if p, ok := lane.Owner.(*path); ok {
-			p.note("no acknowledgement within the ack timeout")
+	for lane, late := range a.box.Timeouts(now) {
+		a.e.stats.Timeouts.Add(uint64(late.Entries))
+		if p, ok := lane.Owner.(*path); ok && !late.Since.IsZero() {
+			a.suspectLocked(p, late, now)
 		}
 	}
+	a.judgeLocked(now)
+	a.missReceiptsLocked(now)
 	a.pumpLocked()
 }
 

@@ -43,8 +43,11 @@ type Engine struct {
 	registry registry.Registry
 	freeze   *freeze.Detector
 	queue    *inbox.Queue[Received]
+	queues   []*Queue // by prefix, the longest first
 	outbox   *budget
 	stats    counters
+	watch    *watch
+	hub      hub
 
 	ctx    context.Context // ends when everything has to stop
 	cancel context.CancelFunc
@@ -66,6 +69,7 @@ type Option func(*options)
 type options struct {
 	log     *slog.Logger
 	carrier control.Carrier
+	queues  []*Queue
 }
 
 // WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
@@ -87,9 +91,6 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if *cfg.Notification.Proto != 2 {
-		return nil, sdk.Errorf(sdk.Unsupported, "notification.proto is %d: this version speaks protocol 2 only", *cfg.Notification.Proto)
-	}
 	if o.log == nil {
 		o.log = slog.New(slog.DiscardHandler)
 	}
@@ -100,7 +101,12 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
+	if err := e.divide(o.queues); err != nil {
+		return nil, err
+	}
 	e.directory.init()
+	e.watch = newWatch(e)
+	e.freeze.OnThaw = e.watch.thawed
 	if e.registry, err = newRegistry(cfg.Registry); err != nil {
 		return nil, err
 	}
@@ -135,6 +141,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if e.security.ring != nil {
 		e.tasks.Go(e.security.watch)
 	}
+	e.tasks.Go(func() { e.watch.run(e.ctx) })
 	if err := e.transports.start(ctx); err != nil {
 		_ = e.Close(ctx)
 		return nil, err
@@ -212,7 +219,8 @@ func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error)
 	return at, nil
 }
 
-// Receive returns the next notification, waiting for one until ctx ends. Once
+// Receive returns the next notification that no other queue takes (see
+// [NewQueue]), waiting for one until ctx ends. Once
 // the engine is closed it returns what is left, then [Closed].
 func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 	r, err := e.queue.Get(ctx)
@@ -248,6 +256,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
 	e.cancel()
 	e.tasks.Wait()
+	e.watch.end()
+	e.hub.close()
 	return err
 }
 

@@ -75,6 +75,7 @@ func (a *association) pumpLocked() {
 func (a *association) fillLocked(now time.Time) bool {
 	b := &a.batch
 	b.reset()
+	a.abandonLocked(now)
 	a.fillControlLocked(b, now)
 	for b.ep == nil || len(b.frames) < maxBatchFrames && b.bytes < maxBatchBytes {
 		x := a.box.Head()
@@ -87,7 +88,7 @@ func (a *association) fillLocked(now time.Time) bool {
 			break
 		}
 		if a.selfLane != nil {
-			if !a.loopLocked(x, now) {
+			if !a.loopAnyLocked(x, now) {
 				break
 			}
 			continue
@@ -132,7 +133,7 @@ func (a *association) nextLocked(x *outbox.Entry, now time.Time) (*outbox.Entry,
 // may have ended the session by now: then another one is opened before the
 // next frame, while nothing is posted that would end with the old one.
 func (a *association) restedLocked(now time.Time) bool {
-	return !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
+	return a.stamps() && !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
 }
 
 // putLocked adds a notification to the batch.
@@ -147,13 +148,9 @@ func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Tim
 	a.box.Posted(x, p.ep.lane, now)
 	a.lastSent = now
 	d.via = p
-	frame.Header{
-		Type: frame.NotifyCompat, Flags: frame.NeedsAck, Session: a.box.Session(),
-		Epoch: a.node.Load().Incarnation.Epoch(), Seq: x.Seq(), Ack: a.box.Floor(),
-	}.Put(x.Frame, len(x.Frame)-frame.HeaderSize)
 	b.ep = p.ep
 	b.more = false
-	b.add(sdk.Frame{ID: p.ep.post(x, len(x.Frame)), Data: x.Frame})
+	b.add(sdk.Frame{ID: p.ep.post(x, a.size(x)), Data: a.stampLocked(x)})
 	a.e.stats.Sent.Add(1)
 }
 
@@ -295,8 +292,21 @@ func (a *association) rejectLocked(x *outbox.Entry, limit int) {
 	size := len(x.Frame)
 	a.settle(x, func(d *Delivery) {
 		d.fail(sdk.Errorf(sdk.TooLarge, "name and payload of %d bytes are over the limit of %d bytes of the transports shared with this peer",
-			size-frame.Overhead, limit-frame.Overhead))
+			size-frame.Overhead, limit-a.overhead()))
 	})
+}
+
+// loopAnyLocked delivers the first notification, from x on, whose queue has
+// room, and reports whether there was one.
+func (a *association) loopAnyLocked(x *outbox.Entry, now time.Time) bool {
+	for passed := 0; x != nil && passed <= maxPassed; passed++ {
+		next := a.box.After(x)
+		if a.loopLocked(x, now) {
+			return true
+		}
+		x = next
+	}
+	return false
 }
 
 // loopLocked delivers a notification to this engine itself, and reports
@@ -308,10 +318,10 @@ func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
 	}
 	a.box.Posted(x, a.selfLane, now)
 	stamp := frame.Header{Seq: x.Seq(), Ack: a.box.Floor()}
-	verdict := a.in.Take(stamp, 2, now, func() bool {
+	verdict := a.in.Take(stamp, 2, now, func() inbox.Verdict {
 		return a.e.enqueue(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg)
 	})
-	if verdict == inbox.NoRoom {
+	if verdict == inbox.NoRoom || verdict == inbox.PartFull {
 		a.box.NotPosted(x, x.Copies())
 		return false
 	}

@@ -13,6 +13,7 @@ type counters struct {
 	AcksSent, Nonsense                 atomic.Uint64
 	Connects, Accepts, ConnectFailures atomic.Uint64
 	TransportsDown                     atomic.Uint64
+	Marks, Probes, Pauses, Taken       atomic.Uint64
 	Sessions                           atomic.Int64
 }
 
@@ -22,8 +23,9 @@ type Stats struct {
 	// them that were not the first, and Fallbacks those that went another way
 	// than the copy before.
 	Sent, Resent, Fallbacks uint64
-	// Acked is notifications acknowledged by peers.
-	Acked uint64
+	// Acked is notifications acknowledged by peers, Taken those that peers'
+	// transports have taken, which is all that protocols 0 and 1 tell.
+	Acked, Taken uint64
 	// NotPosted is copies that never left, HandedOver notifications whose
 	// endpoint ended before they were acknowledged, Timeouts those whose ack
 	// was overdue.
@@ -42,6 +44,9 @@ type Stats struct {
 	// Connects and Accepts count endpoints made, ConnectFailures attempts
 	// that failed, TransportsDown instances of transports that went down.
 	Connects, Accepts, ConnectFailures, TransportsDown uint64
+	// Marks counts peers that fell silent, Probes the prober's calls, and
+	// Pauses paths that were paused.
+	Marks, Probes, Pauses uint64
 	// AcksSent is acknowledgements given to transports.
 	AcksSent uint64
 	// Sessions is how many senders are remembered now.
@@ -55,13 +60,14 @@ func (e *Engine) Stats() Stats {
 	c := &e.stats
 	queued, _ := e.queue.Len()
 	return Stats{
-		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(),
+		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(), Taken: c.Taken.Load(),
 		NotPosted: c.NotPosted.Load(), HandedOver: c.HandedOver.Load(), Timeouts: c.Timeouts.Load(),
 		Backpressure: c.Backpressure.Load(), Received: c.Received.Load(), Duplicates: c.Duplicates.Load(),
 		DroppedFull: c.DroppedFull.Load(), Malformed: c.Malformed.Load(), OutOfRange: c.OutOfRange.Load(),
 		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
 		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
+		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(),
 		AcksSent: c.AcksSent.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 	}
 }

@@ -144,6 +144,7 @@ func (ts *transports) stopAll(ctx context.Context) error {
 // Up publishes the instance, here and to the peers.
 func (t *transport) Up(inst *pluginhost.Instance) {
 	t.set.change(func() { t.cur, t.wire = inst, inst.Description.Name })
+	t.set.e.hub.tell(Event{Kind: TransportUp, Transport: t.cfg.Name})
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
 	t.set.e.security.cameUp(inst)
 }
@@ -156,6 +157,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 		}
 	})
 	t.set.e.stats.TransportsDown.Add(1)
+	t.set.e.hub.tell(Event{Kind: TransportDown, Transport: t.cfg.Name, Err: err})
 	if err == nil {
 		t.set.e.log.Info("transport stopped", "transport", t.cfg.Name, "instance", old.ID)
 		return
@@ -165,6 +167,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 
 // Quarantined is the supervisor's word that it gives up for some minutes.
 func (t *transport) Quarantined(err error) {
+	t.set.e.hub.tell(Event{Kind: TransportQuarantined, Transport: t.cfg.Name, Err: err})
 	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "error", err)
 }
 
@@ -205,7 +208,7 @@ func (a *association) tell() {
 	for wait := helloMin; ; wait = min(2*wait, reconnectMax) {
 		version, err := a.tellOnce()
 		if control.Gone(err) {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+			a.die(goneError(a.address, err))
 		}
 		a.mu.Lock()
 		_, latest := a.e.published()
@@ -215,6 +218,7 @@ func (a *association) tell() {
 			a.mu.Unlock()
 			return
 		}
+		back := a.back
 		a.mu.Unlock()
 		if err == nil {
 			continue // there is more by now
@@ -222,16 +226,16 @@ func (a *association) tell() {
 		a.e.log.Debug("peer not told of changed transports", "peer", a.peer(), "error", err)
 		select {
 		case <-time.After(wait):
+		case <-back:
+			wait = helloMin
 		case <-a.e.ctx.Done():
 		}
 	}
 }
 
 func (a *association) tellOnce() (version uint64, err error) {
-	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
-	defer cancel()
 	list, version := a.e.published()
-	return version, a.client.Changed(ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
+	return version, a.client.Changed(a.e.ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
 }
 
 // up returns what is up here, in order of preference.
@@ -394,6 +398,7 @@ func (a *association) routeLocked(routes []route) {
 			if p.inst != r.local.inst || p.remote != r.remote.Instance {
 				p.failures, p.retryAt = 0, now
 				p.connecting = nil // what is under way belongs to what was
+				a.forgiveLocked(p)
 			}
 			p.inst, p.remote, p.attrs = r.local.inst, r.remote.Instance, r.remote.Attributes
 			p.rank, p.index, p.fallback = r.local.rank, i, r.local.fallback

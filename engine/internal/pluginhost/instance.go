@@ -36,7 +36,7 @@ func (s *Supervisor) open(ctx context.Context, spec Spec) (*running, error) {
 	if err != nil {
 		return nil, named(spec.Name, err)
 	}
-	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport()}, unmon: func() {}}
+	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport(), InProcess: spec.InProcess != nil}, unmon: func() {}}
 	r.inst.Description = p.transport().Describe()
 	err = checkDescription(r.inst.Description)
 	if err == nil && s.cur == nil {

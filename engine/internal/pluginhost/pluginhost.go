@@ -43,6 +43,8 @@ type Instance struct {
 	Notifier sdk.Notifier
 	// Keyed says that the instance was given keys.
 	Keyed bool
+	// InProcess: it shares this process, and its link with nobody.
+	InProcess bool
 }
 
 // Observer learns what becomes of a transport. Its methods are called one at
