@@ -40,6 +40,8 @@ type association struct {
 	dead      error
 	gone      bool      // dead, empty, and out of the directory
 	used      time.Time // when it was last needed
+	made      time.Time // constant
+	heard     time.Time // when the peer last said something
 
 	box      *outbox.Box
 	lastSent time.Time // when a notification was last given to a transport
@@ -91,7 +93,7 @@ func newAssociation(e *Engine, address string) *association {
 	a := &association{
 		e: e, address: address, client: e.control.Dial(address),
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
-		paths: map[pathKey]*path{}, news: make(chan struct{}), used: time.Now(),
+		paths: map[pathKey]*path{}, news: make(chan struct{}), used: time.Now(), made: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
@@ -248,6 +250,7 @@ func (a *association) tickLocked(now time.Time) {
 	for lane, n := range a.box.Timeouts(now) {
 		a.e.stats.Timeouts.Add(uint64(n))
 		if p, ok := lane.Owner.(*path); ok {
+			p.countersLocked(a.e).timeouts.Add(uint64(n))
 			p.note("no acknowledgement within the ack timeout")
 		}
 	}

@@ -178,6 +178,9 @@ func (c Config) checkAddresses(ck *configChecker) {
 				"which this version does not support yet, only loopback addresses can be bound", a.address), a.key)
 		}
 	}
+	if text := checkAdminSocket(c.Admin.Socket); text != "" {
+		ck.say(text, "admin.socket")
+	}
 	if a := c.Control.Advertise; a != "" {
 		if text := checkConfigAddress(a, false); text != "" {
 			ck.say(text, "control.advertise")

@@ -124,6 +124,7 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		return
 	}
 	ep.a.e.stats.NotPosted.Add(1)
+	ep.p.countersLocked(ep.a.e).notPosted.Add(1)
 	if !s.entry.Held() {
 		return // it ended meanwhile, and is its reader's
 	}
@@ -168,6 +169,7 @@ func (ep *endpoint) endLocked(err error) {
 	}
 	n := a.box.Handover(ep.lane)
 	a.e.stats.HandedOver.Add(uint64(n))
+	p.countersLocked(a.e).handedOver.Add(uint64(n))
 	if p.ep != ep {
 		return // replaced, or never installed
 	}
@@ -207,12 +209,14 @@ func (ep *endpoint) Received(frames [][]byte) {
 	in := intake{now: time.Now()}
 	a.mu.Lock()
 	in.session, in.from = a.in, a.node.Load()
+	a.heard = in.now
 	a.mu.Unlock()
 	for _, f := range frames {
 		ep.frame(f, &in)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	ep.p.countersLocked(a.e).received.Add(in.entered)
 	ep.applyLocked(&in)
 	if in.owes {
 		// Whoever the notification woke may have something to say: then the
@@ -234,6 +238,7 @@ type intake struct {
 	owesAll bool   // and over every connected one: a duplicate, a request
 	unknown uint64 // a session that is not held
 	acks    []inAck
+	entered uint64 // into the queue
 }
 
 type inAck struct {
@@ -275,7 +280,9 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 	}
 	if !a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) {
 		a.e.stats.DroppedFull.Add(1)
+		return
 	}
+	in.entered++
 }
 
 // asked deals with a frame of the peer's session: a notification, or a request
@@ -310,6 +317,7 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 	}) {
 	case inbox.Entered:
 		in.owes = true
+		in.entered++
 	case inbox.Duplicate:
 		a.e.stats.Duplicates.Add(1)
 		in.owes, in.owesAll = true, true
@@ -382,12 +390,22 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 	}
 	a.ranges = ack.Ranges
 	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
+	a.ackedLocked(now, a.settled...)
 	for i, e := range a.settled {
 		a.settle(e, func(d *Delivery) { d.finish(Acknowledged, nil) })
 		a.settled[i] = nil
 	}
-	a.e.stats.Acked.Add(uint64(len(a.settled)))
 	return len(a.settled)
+}
+
+// ackedLocked counts entries that are about to end as acknowledged.
+func (a *association) ackedLocked(now time.Time, xs ...*outbox.Entry) {
+	var b latencyBatch
+	for _, x := range xs {
+		b.observe(x.Owner.(*Delivery).age(a.e, now))
+	}
+	a.e.stats.latency.add(&b)
+	a.e.stats.Acked.Add(uint64(len(xs)))
 }
 
 // slot is a frame without an outcome.

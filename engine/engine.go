@@ -23,6 +23,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/engine/internal/freeze"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
@@ -55,6 +57,8 @@ type Engine struct {
 	transports transports
 	directory  directory
 
+	surface surface // what can be seen from outside
+
 	closing atomic.Bool
 	closed  chan struct{} // Close has finished
 }
@@ -65,6 +69,9 @@ type Option func(*options)
 type options struct {
 	log     *slog.Logger
 	carrier control.Carrier
+
+	metrics     prometheus.Registerer
+	peerMetrics int
 }
 
 // WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
@@ -100,6 +107,15 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
 	e.directory.init()
+	if err := e.surface.open(e, o); err != nil {
+		return nil, err
+	}
+	opened := false
+	defer func() {
+		if !opened {
+			e.surface.close()
+		}
+	}()
 	if e.registry, err = newRegistry(cfg.Registry); err != nil {
 		return nil, err
 	}
@@ -128,10 +144,13 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	e.tasks.Go(func() { e.freeze.Run(e.ctx) })
 	e.tasks.Go(e.sweep)
+	e.surface.serve(e)
 	if err := e.transports.start(ctx); err != nil {
 		_ = e.Close(ctx)
 		return nil, err
 	}
+	opened = true
+	e.surface.started.Store(true)
 	return e, nil
 }
 
@@ -160,6 +179,7 @@ func (e *Engine) self() control.Node {
 func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Delivery, error) {
 	size := len(n.Name) + len(n.Payload)
 	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
+		e.stats.tooLarge.Add(1)
 		return nil, sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
 	}
 	now := time.Now()
@@ -171,7 +191,7 @@ func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Deli
 	if err != nil {
 		return nil, err
 	}
-	d := &Delivery{peer: peer}
+	d := &Delivery{peer: peer, tally: &e.stats.tally, born: now.Sub(e.started)}
 	d.entry.Frame, d.entry.Deadline, d.entry.Owner = encode(n), deadline, d
 	if err := e.admit(ctx, address, d); err != nil {
 		return nil, err
@@ -240,6 +260,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	defer cancel()
 	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
 	e.cancel()
+	e.surface.close()
 	e.tasks.Wait()
 	return err
 }

@@ -55,6 +55,7 @@ type path struct {
 	shunUntil time.Time
 	shuns     int
 	trouble   string // what went wrong last
+	counters  *transportCounters
 }
 
 // shun leaves the path alone for a moment: it refused a frame, and will refuse
