@@ -124,7 +124,7 @@ func printPeers(w io.Writer, list admin.Peers, now time.Time) {
 		return
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PEER\tADDRESS\tSESSION\tPENDING\tOUTBOX\tROOM\tHEARD\tPATH\tSTATE\tIN FLIGHT\tTROUBLE")
+	fmt.Fprintln(table, "PEER\tADDRESS\tSENDING\tRECEIVING\tPENDING\tOUTBOX\tROOM\tHEARD\tPATH\tSTATE\tIN FLIGHT\tTROUBLE")
 	for _, p := range list.Peers {
 		name, room := printableName(p.Name), fmt.Sprint(p.Room)
 		switch {
@@ -136,14 +136,18 @@ func printPeers(w io.Writer, list admin.Peers, now time.Time) {
 		if p.Held {
 			room += " (held back)"
 		}
-		lead := fmt.Sprintf("%s\t%s\t%s\t%d\t%d B\t%s\t%s", name, printableName(p.Address), p.Session, p.Pending,
+		receiving := "no"
+		if p.Receiving {
+			receiving = "yes"
+		}
+		lead := fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d B\t%s\t%s", name, printableName(p.Address), p.Session, receiving, p.Pending,
 			p.OutboxBytes, room, ago(now, p.Heard))
 		if len(p.Paths) == 0 {
 			fmt.Fprintf(table, "%s\t-\t-\t-\t%s\n", lead, clipped(p.HelloError))
 		}
 		for i, path := range p.Paths {
 			if i > 0 {
-				lead = strings.Repeat("\t", 6)
+				lead = strings.Repeat("\t", 7)
 			}
 			fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\n", lead, wayOf(path), stateOf(path, now), path.InFlight, clipped(path.Trouble))
 		}
