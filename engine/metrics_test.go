@@ -69,6 +69,8 @@ func moved(t *testing.T, e *Engine, before map[string]float64, names ...string) 
 
 // TestMetricsMove makes each rule fire and looks at its metric.
 func TestMetricsMove(t *testing.T) {
+	looked := map[string]bool{}
+	var more []*Engine // that a case opened
 	for _, c := range []struct {
 		name string
 		at   string // whose metrics; default a:1
@@ -196,6 +198,43 @@ func TestMetricsMove(t *testing.T) {
 			w.expect(b, "x")
 			w.network.Silence("a:1", "b:1", false)
 		}, []string{"hawser_connect_failures_total{transport=fast}", "hawser_paths{state=failed,transport=fast}"}},
+		{"given back", "", func(t *testing.T, w *world, a, b *Engine) {
+			w.fast.Cut("a:1", "b:1", "")
+			d := w.notify(a, "b:1", "x")
+			ep := connected(t, a, "fast")
+			ep.a.mu.Lock()
+			id := ep.inflight.base
+			ep.a.mu.Unlock()
+			ep.Completed([]sdk.Completion{{ID: id, Outcome: sdk.NotPosted, Code: Refused}})
+			if err := w.wait(d); err != nil {
+				t.Error(err)
+			}
+			w.expect(b, "x")
+		}, []string{"hawser_not_posted_total{transport=fast}", "hawser_fallbacks_total{from=fast,to=rpcfallback}"}},
+		{"under way", "", func(t *testing.T, w *world, a, b *Engine) {
+			w.fast.Cut("a:1", "b:1", "")
+			w.notify(a, "b:1", "x")
+		}, []string{
+			"hawser_frames_in_flight{transport=fast}", "hawser_outbox_notifications{state=sent}", "hawser_notifications_pending",
+		}},
+		{"more than the queue holds", "b:1", func(t *testing.T, w *world, a, b *Engine) {
+			for range 40 {
+				connected(t, b, "fast").Received([][]byte{frame.AppendRaw(nil, "x", nil)})
+			}
+		}, []string{"hawser_notifications_dropped_total", "hawser_notifications_received_total{transport=fast}"}},
+		{"another sender", "b:1", func(t *testing.T, w *world, a, b *Engine) {
+			c := w.open("c:1")
+			w.notify(c, "b:1", "x")
+			w.expect(b, "x")
+			more = append(more, c)
+		}, []string{"hawser_sessions", "hawser_associations", "hawser_peers{session=none}", "hawser_paths{state=up,transport=fast}"}},
+		{"nobody answers", "", func(t *testing.T, w *world, a, b *Engine) {
+			w.notify(a, "nobody:1", "x")
+			time.Sleep(time.Second)
+		}, []string{"hawser_peers{session=opening}", "hawser_peers_without_path", "hawser_outbox_notifications{state=waiting}"}},
+		{"a peer that tells no more", "", func(t *testing.T, w *world, a, b *Engine) {
+			a.stats.ended(HandedOver, 0, nil) // of protocols 0 and 1
+		}, []string{"hawser_notifications_handed_over_total"}},
 		{"rubbish", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			rubbish(t, b)
 		}, []string{
@@ -204,7 +243,12 @@ func TestMetricsMove(t *testing.T) {
 			"hawser_frames_rejected_total{reason=out_of_range}", "hawser_frames_rejected_total{reason=nonsense}",
 		}},
 	} {
+		for _, want := range c.want {
+			name, _, _ := strings.Cut(want, "{")
+			looked[name] = true
+		}
 		t.Run(c.name, func(t *testing.T) {
+			more = nil
 			run(t, func(w *world) {
 				w.configs["a:1"] = Config{
 					Outbox:       OutboxConfig{Bytes: 1 << 20},
@@ -224,28 +268,40 @@ func TestMetricsMove(t *testing.T) {
 				moved(t, of, before, c.want...)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				_ = a.Close(ctx)
-				_ = b.Close(ctx)
+				for _, e := range append(more, a, b) {
+					_ = e.Close(ctx)
+				}
 			})
 		})
 	}
+	// Limits and names do not move; no plugin of these tests is a process.
+	for _, m := range metricTable {
+		if !looked[m.name] && !m.perPeer && !strings.Contains(m.name, "_limit") &&
+			m.name != "hawser_transport_info" && m.name != "hawser_plugin_abandoned" {
+			t.Errorf("nothing moves %s", m.name)
+		}
+	}
+}
+
+// connected returns the engine's endpoint over a transport.
+func connected(t *testing.T, e *Engine, transport string) *endpoint {
+	t.Helper()
+	for _, a := range e.directory.all() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, p := range a.order {
+			if p.up() && p.transport == transport {
+				return p.ep
+			}
+		}
+	}
+	t.Error("nothing is connected over " + transport)
+	return nil
 }
 
 // rubbish hands frames to the engine's endpoint that make no sense.
 func rubbish(t *testing.T, e *Engine) {
-	var ep *endpoint
-	for _, a := range e.directory.all() {
-		a.mu.Lock()
-		for _, p := range a.order {
-			if p.up() {
-				ep = p.ep
-			}
-		}
-		a.mu.Unlock()
-	}
-	if ep == nil {
-		t.Fatal("nothing is connected")
-	}
+	ep := connected(t, e, "fast")
 	epoch, session := e.incarnation.Epoch(), ep.a.in.ID()
 	raw := frame.AppendRaw(nil, "x", nil)
 	typed := func(h frame.Header, payload []byte) []byte { return h.Append(nil, payload) }
