@@ -43,6 +43,8 @@ type association struct {
 	dead      error
 	gone      bool      // dead, empty, and out of the directory
 	used      time.Time // when it was last needed
+	made      time.Time // constant
+	heard     time.Time // when the peer last said something
 
 	box      *outbox.Box
 	lastSent time.Time // when a notification was last given to a transport
@@ -96,7 +98,8 @@ func newAssociation(e *Engine, address string) *association {
 	a := &association{
 		e: e, address: address, client: &caller{e.control.Dial(address), e.watch, address},
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
-		paths: map[pathKey]*path{}, news: make(chan struct{}), back: make(chan struct{}), used: time.Now(),
+		paths: map[pathKey]*path{}, news: make(chan struct{}), back: make(chan struct{}),
+		used: time.Now(), made: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
@@ -280,7 +283,12 @@ func (a *association) tickLocked(now time.Time) {
 	}
 	for lane, late := range a.box.Timeouts(now) {
 		a.e.stats.Timeouts.Add(uint64(late.Entries))
-		if p, ok := lane.Owner.(*path); ok && !late.Since.IsZero() {
+		p, ok := lane.Owner.(*path)
+		if !ok {
+			continue
+		}
+		p.countersLocked(a.e).timeouts.Add(uint64(late.Entries))
+		if !late.Since.IsZero() {
 			a.suspectLocked(p, late, now)
 		}
 	}

@@ -78,6 +78,7 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 	if current {
 		a.installLocked(p, ep, time.Now())
 		a.e.stats.Connects.Add(1)
+		p.countersLocked(a.e).connects.Add(1)
 		a.pumpLocked()
 	} else {
 		if p.connecting == ep { // it ended before it was installed
@@ -120,6 +121,7 @@ func (a *association) notConnected(p *path, ep *endpoint, err error) {
 	p.failedLocked(time.Now(), "connect: "+err.Error())
 	a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, silent(err))))
 	a.e.stats.ConnectFailures.Add(1)
+	p.countersLocked(a.e).connectFailure.Add(1)
 	a.e.log.Info("path not connected", "peer", a.peer(), "transport", p.transport, "path", p.name, "error", err)
 	a.pumpLocked()
 }
@@ -162,6 +164,7 @@ func (a *association) accepted(p *path, ep *endpoint, se sdk.Endpoint) error {
 	if p.connecting == ep && !ep.ended && a.dead == nil && a.successor == nil {
 		a.installLocked(p, ep, time.Now())
 		a.e.stats.Accepts.Add(1)
+		p.countersLocked(a.e).accepts.Add(1)
 		a.pumpLocked()
 		a.mu.Unlock()
 		return nil

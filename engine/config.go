@@ -195,9 +195,10 @@ type SecurityConfig struct {
 
 // AdminConfig places the admin interfaces. Default: off.
 type AdminConfig struct {
-	// Socket is the path of a unix socket.
+	// Socket is the path of a unix socket, "auto" for one in the user's
+	// runtime directory, where the command line looks, or "off".
 	Socket string
-	// HTTP is an address for health, metrics and status.
+	// HTTP is an address on which Handler is served.
 	HTTP string
 }
 

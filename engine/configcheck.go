@@ -190,6 +190,9 @@ func (c Config) checkAddresses(ck *configChecker) {
 				"control.advertise", "control.listen")
 		}
 	}
+	if text := checkAdminSocket(c.Admin.Socket); text != "" {
+		ck.say(text, "admin.socket")
+	}
 	if a := c.Control.Advertise; a != "" {
 		if text := checkConfigAddress(a, false); text != "" {
 			ck.say(text, "control.advertise")

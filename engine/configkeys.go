@@ -145,9 +145,9 @@ var configKeys = []configKey{
 	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS: whoever reaches them can read, forge and disturb everything.",
 		field: func(c *Config) any { return &c.Security.Insecure }, def: false},
 
-	{path: "admin.socket", doc: "Path of the admin's unix socket. Default: off.",
+	{path: "admin.socket", doc: "Path of the admin's unix socket; auto is one in the user's runtime directory, where the command line looks; off is none. Default: off, in `hawser node` auto.",
 		field: func(c *Config) any { return &c.Admin.Socket }},
-	{path: "admin.http", doc: "Address for health, metrics and status. Default: off.",
+	{path: "admin.http", doc: "Address for health, metrics and status, host:port. Default: off.",
 		field: func(c *Config) any { return &c.Admin.HTTP }},
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 )
@@ -42,6 +43,8 @@ func (e End) String() string {
 type Delivery struct {
 	entry outbox.Entry
 	peer  string
+	tally *tally
+	born  time.Duration // after the engine's start
 	end   atomic.Uint32
 	waits atomic.Pointer[chan struct{}]
 
@@ -153,5 +156,6 @@ func (d *Delivery) fail(cause error) {
 	if d.entry.MayHaveLeft() {
 		code = DeliveryUnknown
 	}
+	d.tally.ended(Failed, code, cause)
 	d.finish(Failed, &DeliveryError{Peer: d.peer, Code: code, Cause: cause, Attempts: d.attempts, Tried: d.tried})
 }

@@ -128,6 +128,7 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		return
 	}
 	ep.a.e.stats.NotPosted.Add(1)
+	ep.p.countersLocked(ep.a.e).notPosted.Add(1)
 	if !s.entry.Held() {
 		return // it ended meanwhile, and is its reader's
 	}
@@ -173,6 +174,7 @@ func (ep *endpoint) endLocked(err error) {
 	}
 	n := ep.handoverLocked(reason)
 	a.e.stats.HandedOver.Add(uint64(n))
+	p.countersLocked(a.e).handedOver.Add(uint64(n))
 	if p.ep != ep {
 		return // replaced, or never installed
 	}
@@ -213,12 +215,14 @@ func (ep *endpoint) Received(frames [][]byte) {
 	in := intake{now: time.Now(), patience: ep.patience()}
 	a.mu.Lock()
 	in.session, in.from = a.in, a.node.Load()
+	a.heard = in.now
 	a.mu.Unlock()
 	for _, f := range frames {
 		ep.frame(f, &in)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	ep.p.countersLocked(a.e).received.Add(in.entered)
 	ep.applyLocked(&in)
 	if in.owes {
 		// Whoever the notification woke may have something to say: then the
@@ -242,6 +246,7 @@ type intake struct {
 	owesAll bool   // and over every connected one: a duplicate, a request
 	unknown uint64 // a session that is not held
 	acks    []inAck
+	entered uint64 // into the queue
 }
 
 type inAck struct {
@@ -287,6 +292,7 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 			return
 		}
 	}
+	in.entered++
 }
 
 // asked deals with a frame of the peer's session: a notification, or a request
@@ -332,6 +338,7 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 	switch verdict {
 	case inbox.Entered:
 		in.owes = a.acks()
+		in.entered++
 	case inbox.Duplicate:
 		a.e.stats.Duplicates.Add(1)
 		in.owes, in.owesAll = a.acks(), a.acks()
@@ -405,13 +412,23 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 	}
 	a.ranges = ack.Ranges
 	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
+	a.countAcksLocked(now, a.settled...)
 	for i, e := range a.settled {
 		a.ackedLocked(e, now)
 		a.settle(e, func(d *Delivery) { d.finish(Acknowledged, nil) })
 		a.settled[i] = nil
 	}
-	a.e.stats.Acked.Add(uint64(len(a.settled)))
 	return len(a.settled)
+}
+
+// countAcksLocked counts entries that are about to end as acknowledged.
+func (a *association) countAcksLocked(now time.Time, xs ...*outbox.Entry) {
+	var b latencyBatch
+	for _, x := range xs {
+		b.observe(x.Owner.(*Delivery).age(a.e, now))
+	}
+	a.e.stats.latency.add(&b)
+	a.e.stats.Acked.Add(uint64(len(xs)))
 }
 
 // slot is a frame without an outcome.

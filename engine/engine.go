@@ -23,6 +23,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/engine/internal/freeze"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
@@ -59,6 +61,8 @@ type Engine struct {
 	transports transports
 	directory  directory
 
+	surface surface // what can be seen from outside
+
 	closing atomic.Bool
 	closed  chan struct{} // Close has finished
 }
@@ -70,6 +74,9 @@ type options struct {
 	log     *slog.Logger
 	carrier control.Carrier
 	queues  []*Queue
+
+	metrics     prometheus.Registerer
+	peerMetrics int
 }
 
 // WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
@@ -107,6 +114,15 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	e.directory.init()
 	e.watch = newWatch(e)
 	e.freeze.OnThaw = e.watch.thawed
+	if err := e.surface.open(e, o); err != nil {
+		return nil, err
+	}
+	opened := false
+	defer func() {
+		if !opened {
+			e.surface.close()
+		}
+	}()
 	if e.registry, err = newRegistry(cfg.Registry); err != nil {
 		return nil, err
 	}
@@ -142,10 +158,13 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 		e.tasks.Go(e.security.watch)
 	}
 	e.tasks.Go(func() { e.watch.run(e.ctx) })
+	e.surface.serve(e)
 	if err := e.transports.start(ctx); err != nil {
 		_ = e.Close(ctx)
 		return nil, err
 	}
+	opened = true
+	e.surface.started.Store(true)
 	return e, nil
 }
 
@@ -174,6 +193,7 @@ func (e *Engine) self() control.Node {
 func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Delivery, error) {
 	size := len(n.Name) + len(n.Payload)
 	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
+		e.stats.tooLarge.Add(1)
 		return nil, sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
 	}
 	now := time.Now()
@@ -185,7 +205,7 @@ func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Deli
 	if err != nil {
 		return nil, err
 	}
-	d := &Delivery{peer: peer}
+	d := &Delivery{peer: peer, tally: &e.stats.tally, born: now.Sub(e.started)}
 	d.entry.Frame, d.entry.Deadline, d.entry.Owner = encode(n), deadline, d
 	if err := e.admit(ctx, address, d); err != nil {
 		return nil, err
@@ -255,6 +275,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	defer cancel()
 	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
 	e.cancel()
+	e.surface.close()
 	e.tasks.Wait()
 	e.watch.end()
 	e.hub.close()

@@ -63,6 +63,7 @@ type path struct {
 	// ackedAt is when something last sent over the path was last acked, and
 	// provedAt the same of what was sent over no other.
 	ackedAt, provedAt time.Time
+	counters          *transportCounters
 }
 
 // shun leaves the path alone for a moment: it refused a frame, and will refuse

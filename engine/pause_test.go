@@ -295,6 +295,7 @@ func TestTwoRetirementsResendOnce(t *testing.T) {
 		for _, n := range sent {
 			w.notify(a, "b:1", n)
 		}
+		synctest.Wait()
 		before := a.Stats().Resent
 		if w.fast.End("a:1", "b:1", "") == 0 || w.slow.End("a:1", "b:1", "") == 0 {
 			t.Fatal("nothing ended")

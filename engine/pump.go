@@ -141,8 +141,12 @@ func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Tim
 	d := x.Owner.(*Delivery)
 	if x.Copies() > 0 {
 		a.e.stats.Resent.Add(1)
+		p.countersLocked(a.e).resent.Add(1)
 		if d.via != p {
 			a.e.stats.Fallbacks.Add(1)
+			if d.via != nil {
+				a.e.stats.fellBack(d.via.countersLocked(a.e), p.countersLocked(a.e))
+			}
 		}
 	}
 	a.box.Posted(x, p.ep.lane, now)
@@ -152,6 +156,7 @@ func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Tim
 	b.more = false
 	b.add(sdk.Frame{ID: p.ep.post(x, a.size(x)), Data: a.stampLocked(x)})
 	a.e.stats.Sent.Add(1)
+	p.countersLocked(a.e).sent.Add(1)
 }
 
 func (b *batch) add(f sdk.Frame) {
@@ -326,6 +331,8 @@ func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
 		return false
 	}
 	a.box.Remove(x)
+	a.e.stats.local.received.Add(1)
+	a.countAcksLocked(now, x)
 	a.settle(x, func(d *Delivery) { d.finish(Acknowledged, nil) })
 	return true
 }

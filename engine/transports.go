@@ -46,6 +46,8 @@ type transport struct {
 	cur  *pluginhost.Instance
 	rank int
 	wire string // the name on the wire, once it was up
+
+	downs, quarantines atomic.Uint64
 }
 
 // localInstance is a transport that is up here.
@@ -158,6 +160,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 	})
 	t.set.e.stats.TransportsDown.Add(1)
 	t.set.e.hub.tell(Event{Kind: TransportDown, Transport: t.cfg.Name, Err: err})
+	t.downs.Add(1)
 	if err == nil {
 		t.set.e.log.Info("transport stopped", "transport", t.cfg.Name, "instance", old.ID)
 		return
@@ -168,6 +171,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 // Quarantined is the supervisor's word that it gives up for some minutes.
 func (t *transport) Quarantined(err error) {
 	t.set.e.hub.tell(Event{Kind: TransportQuarantined, Transport: t.cfg.Name, Err: err})
+	t.quarantines.Add(1)
 	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "error", err)
 }
 
@@ -320,6 +324,7 @@ func (e *Engine) missing(remote []control.Transport) []Attempt {
 
 // learnLocked takes in what the peer runs, unless something newer is known.
 func (a *association) learnLocked(list []control.Transport, version uint64) {
+	a.heard = time.Now()
 	if version < a.remote.version {
 		return
 	}

@@ -181,6 +181,7 @@ type node struct {
 	*exec.Cmd
 	lines   *bufio.Scanner
 	address string
+	up      map[string]any // what it said first
 }
 
 func start(t *testing.T, args ...string) *node {
@@ -197,10 +198,10 @@ func start(t *testing.T, args ...string) *node {
 	t.Cleanup(func() { _ = n.Process.Kill(); _ = n.Wait() })
 	n.lines = bufio.NewScanner(out)
 	n.lines.Buffer(nil, 1<<20)
-	up := n.next(t)
-	n.address, _ = up["address"].(string)
-	if up["event"] != "listening" || n.address == "" {
-		t.Fatalf("got %v", up)
+	n.up = n.next(t)
+	n.address, _ = n.up["address"].(string)
+	if n.up["event"] != "listening" || n.address == "" {
+		t.Fatalf("got %v", n.up)
 	}
 	return n
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-transport/hawser/engine"
@@ -29,6 +31,10 @@ type engineFlags struct {
 	listen     string
 	advertise  string
 	level      *slog.Level
+	// admin: the command is a node that answers on an admin socket.
+	admin       bool
+	adminSocket string
+	adminHTTP   string
 }
 
 // addConfigFlags adds those that say which configuration and plugins count.
@@ -55,6 +61,14 @@ func (f *engineFlags) addListen(cmd *cobra.Command) {
 	flags.StringVar(&f.advertise, "advertise", "", "overrides control.advertise: the address that peers are told")
 }
 
+// addAdmin adds those of commands that are asked over an admin socket.
+func (f *engineFlags) addAdmin(cmd *cobra.Command) {
+	f.admin = true
+	flags := cmd.Flags()
+	flags.StringVar(&f.adminSocket, "admin-socket", "", "overrides admin.socket: the socket's path, auto or off (default: auto)")
+	flags.StringVar(&f.adminHTTP, "admin-http", "", "overrides admin.http: HOST:PORT for health, metrics and a status page")
+}
+
 // load reads the configuration file and applies the environment and the flags.
 func (f *engineFlags) load() (engine.Config, error) {
 	path := f.config
@@ -72,10 +86,14 @@ func (f *engineFlags) load() (engine.Config, error) {
 	}{
 		{f.name, &cfg.Node.Name}, {f.listen, &cfg.Control.Listen}, {f.advertise, &cfg.Control.Advertise},
 		{f.pluginsDir, &cfg.Plugins.Dir}, {f.lock, &cfg.Plugins.Lock},
+		{f.adminSocket, &cfg.Admin.Socket}, {f.adminHTTP, &cfg.Admin.HTTP},
 	} {
 		if o.value != "" {
 			*o.field = o.value
 		}
+	}
+	if f.admin && cfg.Admin.Socket == "" {
+		cfg.Admin.Socket = "auto"
 	}
 	if err := f.addPeers(&cfg); err != nil {
 		return engine.Config{}, err
@@ -122,7 +140,16 @@ func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, 
 	if err != nil {
 		return nil, cfg, err
 	}
-	e, err := engine.Open(ctx, cfg, engine.WithLogger(newLogger(log, *f.level)))
+	opts := []engine.Option{engine.WithLogger(newLogger(log, *f.level))}
+	if f.admin {
+		r := prometheus.NewRegistry()
+		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		opts = append(opts, engine.WithMetrics(r))
+	} else {
+		// The configuration may be that of a node, whose socket it is.
+		cfg.Admin = engine.AdminConfig{}
+	}
+	e, err := engine.Open(ctx, cfg, opts...)
 	if err != nil {
 		return nil, cfg, fmt.Errorf("the engine could not start: %w", err)
 	}

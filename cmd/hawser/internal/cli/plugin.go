@@ -14,8 +14,8 @@ import (
 )
 
 func newPlugin() *cobra.Command {
-	return group("plugin", "List, describe and verify plugin binaries",
-		newPluginList(), newPluginDescribe(), newPluginVerify())
+	return group("plugin", "List, describe and verify plugin binaries; restart a running one",
+		newPluginList(), newPluginDescribe(), newPluginVerify(), newPluginRestart())
 }
 
 // pluginJSON is a plugin for programs.
@@ -27,6 +27,8 @@ type pluginJSON struct {
 	Approved   string   `json:"approved_sha256,omitempty"`
 	State      string   `json:"state"`
 	Error      string   `json:"error,omitempty"`
+	// Running are its instances in the nodes that run here.
+	Running []runningJSON `json:"running,omitempty"`
 }
 
 func pluginsJSON(found []engine.PluginInfo) []pluginJSON {
@@ -51,12 +53,14 @@ func newPluginList() *cobra.Command {
 			Use:   "list",
 			Short: "List the plugins that were found, where, and whether they are the approved ones",
 			Long: `Lists the plugins of the configured transports, those in the plugins'
-directories and those in plugins.lock. Nothing is run.`,
+directories and those in plugins.lock. Nothing is run. Nodes that this user runs
+here, or the one that --socket names, are asked for the instances that they run.`,
 			Args: noArgs,
 		}
 	)
 	f.addConfigFlags(command)
-	o := outputFlag(command)
+	socket, o := socketFlag(command), outputFlag(command)
+	command.Flags().Lookup("socket").Usage = "ask the node with this admin socket only (default: all nodes that this user runs here)"
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := f.load()
 		if err != nil {
@@ -66,10 +70,23 @@ directories and those in plugins.lock. Nothing is run.`,
 		if err != nil {
 			return err
 		}
+		instances, err := running(cmd.Context(), *socket)
+		if err != nil {
+			return err
+		}
 		if *o == outputJSON {
-			return document(cmd.OutOrStdout(), pluginsJSON(found))
+			list := pluginsJSON(found)
+			for i, p := range list {
+				for _, r := range instances {
+					if r.wire == p.Name || slices.Contains(p.Transports, r.Transport) {
+						list[i].Running = append(list[i].Running, r)
+					}
+				}
+			}
+			return document(cmd.OutOrStdout(), list)
 		}
 		printPlugins(cmd.OutOrStdout(), found)
+		printInstances(cmd.OutOrStdout(), instances)
 		fmt.Fprintf(cmd.OutOrStdout(), "\nlooked in: %s\nlock file: %s\n",
 			strings.Join(engine.PluginDirs(cfg.Plugins), ", "), engine.PluginLock(cfg.Plugins))
 		return nil

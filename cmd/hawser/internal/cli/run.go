@@ -56,7 +56,7 @@ Start with ` + "`hawser demo`" + `, which shows it on this machine.
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
 		newDemo(), newDemoNode(), newNode(), newSend(), newRecv(), newBench(), newBenchNode(),
-		newPlugin(), newConfig(), newVersion(),
+		newPeers(), newNodeStatus(), newPlugin(), newConfig(), newVersion(),
 	)
 	return root
 }
