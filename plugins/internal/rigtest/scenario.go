@@ -12,7 +12,8 @@ import (
 )
 
 // Load sends frames of random sizes both ways at once and compares all of
-// them. Frames of more than 64 KiB may be overtaken by smaller ones.
+// them. Those larger than
+// [sdk.OvertakenFrame] may be overtaken.
 func Load(t *testing.T, fresh func() sdk.Transport, frames, largest int) {
 	t.Helper()
 	a, b := Start(t, fresh(), sdk.Config{Instance: 1}), Start(t, fresh(), sdk.Config{Instance: 2})
@@ -44,7 +45,7 @@ func Load(t *testing.T, fresh func() sdk.Transport, frames, largest int) {
 
 func split(frames [][]byte) (small, large [][]byte) {
 	for _, f := range frames {
-		if len(f) > 64<<10 {
+		if len(f) > sdk.OvertakenFrame {
 			large = append(large, f)
 		} else {
 			small = append(small, f)

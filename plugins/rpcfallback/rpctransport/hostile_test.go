@@ -63,11 +63,20 @@ func newStranger(t *testing.T, settings string) *stranger {
 
 func (s *stranger) welcome() stream {
 	s.t.Helper()
-	st, verdict, err := open(rigtest.Context(s.t), s.client, s.join)
+	st, _ := s.welcomeFor()
+	return st
+}
+
+// welcomeFor also returns what ends the stream.
+func (s *stranger) welcomeFor() (stream, func()) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(rigtest.Context(s.t))
+	s.t.Cleanup(cancel)
+	st, verdict, err := open(ctx, s.client, s.join)
 	if err != nil || verdict != bootstrap.Welcome {
 		s.t.Fatalf("verdict %v, %v", verdict, err)
 	}
-	return st
+	return st, cancel
 }
 
 func TestJoinRefused(t *testing.T) {

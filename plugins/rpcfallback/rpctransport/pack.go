@@ -14,7 +14,7 @@ const (
 	// maxPacked is the largest frame that travels in one piece. Larger ones go
 	// in chunks of chunkBytes, at most one in a message, so that they hold up
 	// the others for a chunk and not for all of their length.
-	maxPacked  = 64 << 10
+	maxPacked  = sdk.OvertakenFrame
 	chunkBytes = 128 << 10
 
 	// packBytes and packFrames close a pack. They also bound what a receiver

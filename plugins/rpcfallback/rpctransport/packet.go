@@ -180,6 +180,7 @@ func (p pool) Put(b *[]byte) {
 	for _, s := range p {
 		if cap(*b) == s.size {
 			s.free.Put(b)
+			return // b may be somebody else's already
 		}
 	}
 }
