@@ -345,53 +345,63 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// FuzzPackets: any sequence of packets, each behind a length of two bytes, is
-// refused or gives frames within the bounds; protobuf's own code reads what the
-// codec reads in the same way.
-func FuzzPackets(f *testing.F) {
-	add := func(packets ...*pb.Packet) {
-		var all []byte
-		for _, p := range packets {
-			b, err := proto.Marshal(p)
-			if err != nil {
-				f.Fatal(err)
-			}
-			all = append(binary.LittleEndian.AppendUint16(all, uint16(len(b))), b...)
+// FuzzPacket: the codec reads any bytes as protobuf's own code does, or refuses
+// them if that does.
+func FuzzPacket(f *testing.F) {
+	for _, p := range []*pb.Packet{
+		{Frames: []byte{3, 'a', 'b', 'c', 0}, Taken: 5}, {Large: maxPacked + 3, Chunk: make([]byte, 100)}, {Taken: 1 << 63},
+	} {
+		b, err := proto.Marshal(p)
+		if err != nil {
+			f.Fatal(err)
 		}
-		f.Add(all)
+		f.Add(b)
+		f.Add(append([]byte{0x2a, 1, 7}, b...)) // a field of later versions
+		f.Add(append(b, b...))
 	}
-	add(&pb.Packet{Frames: []byte{3, 'a', 'b', 'c', 0}, Taken: 5})
-	add(&pb.Packet{Large: maxPacked + 3, Chunk: make([]byte, 60000)}, &pb.Packet{Frames: []byte{1, 'x'}, Chunk: make([]byte, 5539)})
-	add(&pb.Packet{Large: 1 << 20, Chunk: []byte{1}}, &pb.Packet{Large: 1 << 20, Chunk: []byte{1}})
-	add(&pb.Packet{Chunk: []byte{1}})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var p packet
+		var plain pb.Packet
+		err, plainErr := p.parse(b), proto.Unmarshal(b, &plain)
+		if err != nil && plainErr == nil {
+			t.Fatalf("refused: %v", err)
+		}
+		if err == nil && plainErr == nil && (p.taken != plain.Taken || p.large != plain.Large || !bytes.Equal(p.chunk, plain.Chunk) || !bytes.Equal(p.frames, plain.Frames)) {
+			t.Fatal("read otherwise")
+		}
+	})
+}
+
+// FuzzChunks: any sequence of chunks, each told by three bytes of an announced
+// length and three of its own, is refused or makes frames of the announced
+// length, and what is held stays within its bounds.
+func FuzzChunks(f *testing.F) {
+	chunks := func(pairs ...int) (b []byte) {
+		for _, n := range pairs {
+			b = append(b, byte(n), byte(n>>8), byte(n>>16))
+		}
+		return b
+	}
+	f.Add(chunks(maxPacked+3, 60000, 0, 5539, 1<<20, chunkBytes))
+	f.Add(chunks(1<<20, 1, 1<<20, 1))
+	f.Add(chunks(0, 1))
+	f.Add(chunks(1<<24-1, maxMessage, 0, maxMessage, 0, maxMessage))
+	data := make([]byte, maxMessage)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var in intake
-		sent := 0
-		for len(b) >= 2 {
-			n := min(int(binary.LittleEndian.Uint16(b)), len(b)-2)
-			one := b[2 : 2+n]
-			b = b[2+n:]
-			var p packet
-			var plain pb.Packet
-			err, plainErr := p.parse(one), proto.Unmarshal(one, &plain)
-			if err != nil {
-				if plainErr == nil {
-					t.Fatalf("refused %x: %v", one, err)
-				}
-				return
+		sent, total := 0, 0
+		for ; len(b) >= 6; b = b[6:] {
+			announced := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
+			n := min(int(b[3])|int(b[4])<<8|int(b[5])<<16, maxMessage)
+			if sent += n; announced != 0 {
+				sent, total = n, announced
 			}
-			if plainErr == nil && (p.taken != plain.Taken || p.large != plain.Large || !bytes.Equal(p.chunk, plain.Chunk) || !bytes.Equal(p.frames, plain.Frames)) {
-				t.Fatalf("read %x otherwise", one)
-			}
-			sent += len(p.chunk)
-			frames, err := in.take(&p, nil)
+			frames, err := in.take(&packet{large: uint64(announced), chunk: data[:n]}, nil)
 			if err != nil {
 				return
 			}
-			for i, fr := range frames {
-				if len(fr) > maxFrame || len(fr) > maxPacked && (i < len(frames)-1 || len(fr) > sent) {
-					t.Fatalf("a frame of %d bytes", len(fr))
-				}
+			if len(frames) > 0 && (len(frames) > 1 || len(frames[0]) != total || sent != total) {
+				t.Fatalf("%d frames, the first of %d bytes, after %d of %d", len(frames), len(frames[0]), sent, total)
 			}
 			if held := cap(in.assembly.got); held > max(firstGrowth, 4*sent) || held > maxFrame {
 				t.Fatalf("%d bytes are held after %d were sent", held, sent)
