@@ -90,9 +90,9 @@ const (
 func sizesAway(count int) sizes { return sizes{Base: min(max(smallPayload, (64<<20)/count), 60<<10)} }
 
 func setupAway(_ *stage, node string, x *lab.Setup) {
-	x.OutboxBytes = awayOutbox
+	x.OutboxBytes, x.MaxPayloadBytes = awayOutbox, awayBytes
 	if node == receiverName {
-		x.ReceiveFrames, x.ReceiveBytes, x.MaxPayloadBytes = awayFrames, awayBytes, awayBytes
+		x.ReceiveFrames, x.ReceiveBytes = awayFrames, awayBytes
 	}
 }
 
