@@ -66,7 +66,7 @@ var demoRows = map[string]struct {
 const demoCount = 4000
 
 // Scenarios 5, 11, 13, 16, 17, 18, 19 and 21: the demo, as a user runs it.
-func TestScenario13And16And17And21Demo(t *testing.T) {
+func TestScenarioDemo(t *testing.T) {
 	var list []struct{ Name string }
 	if err := json.Unmarshal(hawser(t, "demo", "--list", "-o", "json"), &list); err != nil || len(list) < len(demoRows) {
 		t.Fatalf("%v: %v", list, err)
