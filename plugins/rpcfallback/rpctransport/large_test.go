@@ -169,11 +169,9 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 	send([]byte("x"))
 	before := heap()
-	data := noise(16 << 20)
 	for range 3 {
-		send(data)
+		send(noise(16 << 20))
 	}
-	data = nil
 	if after := heap(); after > before+1<<20 {
 		t.Errorf("%d KiB in use, before %d", after>>10, before>>10)
 	}

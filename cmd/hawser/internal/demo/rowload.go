@@ -98,7 +98,7 @@ func setupAway(_ *stage, node string, x *lab.Setup) {
 
 // beginAway starts two more nodes, a second sender and one that only listens to
 // the first, and lets both senders send a half.
-func beginAway(s *stage, ctx context.Context) error {
+func beginAway(ctx context.Context, s *stage) error {
 	s.others = make([]*peer, 2)
 	var both errgroup.Group
 	both.Go(func() (err error) { s.others[0], err = s.open(ctx, secondSender, "127.0.0.1:0", 0); return err })

@@ -34,7 +34,7 @@ type Row struct {
 	// begin starts the stream, sizes are its notifications'.
 	prepare func(*stage) error
 	setup   func(s *stage, node string, x *lab.Setup)
-	begin   func(*stage, context.Context) error
+	begin   func(context.Context, *stage) error
 	sizes   func(count int) sizes
 	// partial: what was pending may end as failed.
 	partial bool

@@ -100,7 +100,7 @@ func (o Options) missing(row Row) string {
 	x := o.setup(senderName, "127.0.0.1:0")
 	x.Plugins = map[string]string{first: row.plugin}
 	if err := x.Check(); err != nil {
-		return err.Error()
+		return fmt.Sprintf("it needs hawser-%s, which packages leave out: %v", row.plugin, err)
 	}
 	return ""
 }
@@ -142,11 +142,11 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 
 // play sends, lets the faults happen, and waits for the end.
 func (s *stage) play(ctx context.Context) error {
-	begin := (*stage).send
-	if s.row.begin != nil {
-		begin = s.row.begin
+	begin := s.row.begin
+	if begin == nil {
+		begin = func(ctx context.Context, s *stage) error { return s.send(ctx) }
 	}
-	if err := begin(s, ctx); err != nil {
+	if err := begin(ctx, s); err != nil {
 		return err
 	}
 	if s.row.faults != nil {
