@@ -28,12 +28,24 @@ func oversize(name string, size int) engine.Notification {
 // once and intact; one byte over the last limit is TooLarge and says so. What
 // the large ones took is not kept.
 func TestScenario5Oversize(t *testing.T) {
+	t.Run("beside tcp", func(t *testing.T) { oversizeAmongSmall(t, nil) })
+	t.Run("rpcfallback alone", func(t *testing.T) {
+		oversizeAmongSmall(t, []engine.TransportConfig{{Name: "rpcfallback"}})
+	})
+}
+
+func oversizeAmongSmall(t *testing.T, transports []engine.TransportConfig) {
 	const tcpLimit = 65_484
 	sizes := []int{tcpLimit - 1, tcpLimit, tcpLimit + 1, 1 << 20, payloadLimit - 1, payloadLimit}
-	const rounds, warmUp = 5, 2
+	const rounds, warmUp = 6, 2
 	// The test reads what the receiver gets itself.
 	ctx := briefly(t)
-	receiver, err := engine.Open(ctx, config("receiver"))
+	configured := func(name string) engine.Config {
+		cfg := config(name)
+		cfg.Transports = transports
+		return cfg
+	}
+	receiver, err := engine.Open(ctx, configured("receiver"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +54,7 @@ func TestScenario5Oversize(t *testing.T) {
 			t.Errorf("close: %v", err)
 		}
 	})
-	sender := open(t, config("sender"))
+	sender := open(t, configured("sender"))
 	to := receiver.Self().Address
 	got := make(chan *engine.Received)
 	go func() {
@@ -71,6 +83,7 @@ func TestScenario5Oversize(t *testing.T) {
 	}
 	var warm int
 	for round := range rounds {
+		ctx := briefly(t)
 		want := map[string][]byte{}
 		large := map[string]int{}
 		var all []*engine.Delivery
@@ -108,7 +121,11 @@ func TestScenario5Oversize(t *testing.T) {
 			}
 		}
 		for name, size := range large {
-			if over := size > tcpLimit; over && seen[name] != "rpcfallback" || !over && seen[name] != "tcp" {
+			want := "rpcfallback"
+			if size <= tcpLimit && transports == nil {
+				want = "tcp"
+			}
+			if seen[name] != want {
 				t.Errorf("%d bytes went over %s", size, seen[name])
 			}
 		}
@@ -122,11 +139,11 @@ func TestScenario5Oversize(t *testing.T) {
 	case <-time.After(100 * time.Millisecond):
 	}
 
-	_, err = sender.Notify(ctx, to, oversize("over", payloadLimit+1))
+	_, err = sender.Notify(briefly(t), to, oversize("over", payloadLimit+1))
 	if !errors.Is(err, engine.TooLarge) || !strings.Contains(err.Error(), fmt.Sprint(payloadLimit)) {
 		t.Errorf("one byte more: %v", err)
 	}
-	if now := memory(); now > warm+64<<20 {
+	if now := memory(); now > warm+96<<20 {
 		t.Errorf("the plugins hold %d MiB after %d rounds, %d after %d", now>>20, rounds, warm>>20, warmUp)
 	} else {
 		t.Logf("the plugins hold %d MiB after %d rounds, %d after %d", now>>20, rounds, warm>>20, warmUp)
