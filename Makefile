@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
+# What packages hold. hawser-faulty is for tests and the demo, and is built from
+# test/faulty: no package takes it.
 PLUGINS := tcp rpcfallback
 TIMED := test/timed.sh
 
@@ -16,11 +18,12 @@ deps: ## install what the build and the tests need (Debian packages, Go modules)
 	@test/deps.sh
 	$(GO) mod download
 
-build: deps ## build hawser and the plugins into bin/
+build: deps ## build hawser, the plugins and hawser-faulty into bin/
 	@mkdir -p $(BIN)
 	$(GO) build -o $(BIN)/hawser ./cmd/hawser
 	@for p in $(PLUGINS); do echo "$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p"; \
 		$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p || exit 1; done
+	$(GO) build -o $(BIN)/hawser-faulty ./test/faulty
 
 demo: build ## two nodes, 4000 notifications a row, faults: the table of what arrived
 	$(BIN)/hawser demo

@@ -301,3 +301,16 @@ func TestBench(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 }
+
+// TestDemoWithoutHawserFaulty: packages leave that binary out; its row is
+// skipped, says so, and is no failure.
+func TestDemoWithoutHawserFaulty(t *testing.T) {
+	out, errs, code := output(t, hawser(t, "demo", "--row", "faulty tcp", "-o", "json"))
+	if code != 0 || !strings.Contains(out, `plugin faulty was not found`) || !strings.Contains(out, `"rows_skipped":1`) {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	out, errs, code = output(t, hawser(t, "demo", "--row", "faulty tcp"))
+	if code != 0 || !strings.Contains(out, "skip  ") || !strings.Contains(out, "1 could not be run") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}

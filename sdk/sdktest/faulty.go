@@ -99,6 +99,13 @@ func (f *FaultyTransport) Set(faults Faults) {
 	f.faults = faults
 }
 
+// Seed replaces the seed, for endpoints that are yet to be made.
+func (f *FaultyTransport) Seed(seed uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seed = seed
+}
+
 // OnCrash sets what Crash calls at its end: os.Exit, in a plugin's process.
 func (f *FaultyTransport) OnCrash(exit func()) {
 	f.mu.Lock()

@@ -62,8 +62,8 @@ func build() (err error) {
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("build hawser: %w\n%s", err, out)
 	}
-	for _, name := range []string{"tcp", "rpcfallback"} {
-		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), "../../plugins/"+name)
+	for name, dir := range map[string]string{"tcp": "../../plugins/tcp", "rpcfallback": "../../plugins/rpcfallback", "faulty": "../faulty"} {
+		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), dir)
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}

@@ -157,7 +157,7 @@ func open(ctx context.Context, client pb.FallbackClient, j bootstrap.Join) (stre
 	values := header.Get(verdictKey)
 	if len(values) != 1 {
 		// It ends the stream with an error, or is no peer of ours.
-		if _, err := s.Recv(); err != nil {
+		if err := s.RecvMsg(new(packet)); err != nil {
 			return nil, 0, err
 		}
 		return nil, 0, sdk.Errorf(sdk.Refused, "what answers there does not speak this transport's protocol")
@@ -217,7 +217,7 @@ func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
 		grpc.WithInitialWindowSize(windowBytes),
 		grpc.WithInitialConnWindowSize(windowBytes),
 		grpc.WithMaxHeaderListSize(8<<10),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.ForceCodecV2(newCodec())),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),

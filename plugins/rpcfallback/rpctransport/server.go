@@ -46,6 +46,7 @@ const (
 
 func newServer(t *Transport) *grpc.Server {
 	s := grpc.NewServer(
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(8<<10),
 		grpc.MaxConcurrentStreams(4),

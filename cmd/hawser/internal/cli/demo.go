@@ -82,7 +82,7 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	o.Progress = func(row demo.Row, p demo.Progress) {
 		bar.show(fmt.Sprintf("%s: %d of %d sent, %d received", row.Scenario, min(p.Sent, p.Count), p.Count, p.Received))
 	}
-	out, held := cmd.OutOrStdout(), 0
+	out, held, skipped := cmd.OutOrStdout(), 0, 0
 	if *f.output == outputText {
 		fmt.Fprintf(out, "Two nodes, each with its plugins in processes of their own; %d notifications a row; seed %d.\n", f.count, f.seed)
 	}
@@ -90,6 +90,9 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 		bar.clear()
 		if r.Holds {
 			held++
+		}
+		if r.Skipped != "" {
+			skipped++
 		}
 		if *f.output == outputText {
 			demo.PrintText(out, r)
@@ -102,20 +105,24 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return f.summary(out, all, held, len(rows))
+	return f.summary(out, all, held, skipped, len(rows))
 }
 
 // summary is the last line.
-func (f *demoFlags) summary(out io.Writer, all bool, held, rows int) error {
+func (f *demoFlags) summary(out io.Writer, all bool, held, skipped, rows int) error {
 	if *f.output == outputJSON {
 		_ = line(out, struct {
-			Holds bool   `json:"holds"`
-			Held  int    `json:"rows_held"`
-			Rows  int    `json:"rows"`
-			Seed  uint64 `json:"seed"`
-		}{all, held, rows, f.seed})
+			Holds   bool   `json:"holds"`
+			Held    int    `json:"rows_held"`
+			Skipped int    `json:"rows_skipped"`
+			Rows    int    `json:"rows"`
+			Seed    uint64 `json:"seed"`
+		}{all, held, skipped, rows, f.seed})
 	} else {
 		fmt.Fprintf(out, "%d of %d rows hold.\n", held, rows)
+		if skipped > 0 {
+			fmt.Fprintf(out, "%d could not be run.\n", skipped)
+		}
 	}
 	if !all {
 		return silently(exitFailed)
@@ -128,7 +135,7 @@ func (f *demoFlags) printRows(out io.Writer, rows []demo.Row) error {
 		return document(out, rows)
 	}
 	for i, r := range rows {
-		fmt.Fprintf(out, "%d  %-18s  %s\n", i+1, r.Name, r.Scenario)
+		fmt.Fprintf(out, "%2d  %-18s  %s\n", i+1, r.Name, r.Scenario)
 	}
 	return nil
 }

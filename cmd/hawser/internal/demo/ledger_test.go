@@ -23,7 +23,7 @@ func whole(count int) *ledger {
 		l.arrived = append(l.arrived, arrivedAt(i, count, at+ms, 1))
 		l.ended = append(l.ended, ending{Index: i, At: at + 2*ms, Acked: true, Seq: uint64(i + 1), Copies: 1})
 	}
-	l.done = true
+	l.dones = 1
 	return l
 }
 
@@ -190,10 +190,10 @@ func TestChoose(t *testing.T) {
 			}
 		}
 	}
-	if rows, err := Choose(nil); err != nil || len(rows) != 6 {
+	if rows, err := Choose(nil); err != nil || len(rows) != 11 {
 		t.Errorf("%v %v", rows, err)
 	}
-	for _, n := range []string{"", "7", "SIGKILL"} {
+	for _, n := range []string{"", "12", "SIGKILL", "cut"} {
 		if _, err := Choose([]string{n}); err == nil {
 			t.Errorf("%q is no one row", n)
 		}

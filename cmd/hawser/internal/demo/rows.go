@@ -20,11 +20,22 @@ type Row struct {
 	Name     string `json:"name"`
 	Scenario string `json:"scenario"`
 
+	// pace is how fast a sender sends; with lasts so that it takes as long.
+	lasts  time.Duration
 	pace   int // notifications a second at most, 0 is as fast as they are taken
 	kills  int // faults of which each has to wait for the one before
 	faults func(context.Context, *stage) error
 	// judge looks at what is special about the row, beside what all promise.
 	judge func(*stage, *ledger, *Result)
+	// plugin is the binary that the row needs beside the transports' own, or
+	// empty. It is the first transport's on both nodes.
+	plugin string
+	// prepare runs before the nodes start, setup changes their configuration,
+	// begin starts the stream, sizes are its notifications'.
+	prepare func(*stage) error
+	setup   func(s *stage, node string, x *lab.Setup)
+	begin   func(context.Context, *stage) error
+	sizes   func(count int) sizes
 	// partial: what was pending may end as failed.
 	partial bool
 }
@@ -52,6 +63,26 @@ func Rows() []Row {
 		{
 			Name: "receiver restarted", Scenario: "receiver node killed and started again at the same address",
 			pace: 1000, faults: restartReceiver, judge: judgeRestarted, partial: true,
+		},
+		{
+			Name: "faulty tcp", Scenario: "1% of tcp's frames dropped, doubled, reordered, delayed, both ways",
+			pace: 2000, plugin: faultyPlugin, prepare: prepareFaulty, setup: setupFaulty, faults: misbehave, judge: judgeFaulty,
+		},
+		{
+			Name: "tcp cut", Scenario: "tcp path cut, healed after 3 s",
+			lasts: 9 * time.Second, prepare: prepareProxies, setup: setupProxies, faults: cutBoth, judge: judgeCut,
+		},
+		{
+			Name: "tcp half cut", Scenario: "tcp path cut in one direction only, then in the other, 3 s each",
+			lasts: 12 * time.Second, prepare: prepareProxies, setup: setupProxies, faults: cutHalf, judge: judgeCut,
+		},
+		{
+			Name: "oversize", Scenario: "oversize: 1 MiB and 16 MiB among small ones; one byte more",
+			pace: 1000, sizes: oversizes, faults: tooLarge, judge: judgeOversize,
+		},
+		{
+			Name: "reader away", Scenario: "reader stops reading for 10 s under load from two senders",
+			lasts: 10 * time.Second, setup: setupAway, begin: beginAway, sizes: sizesAway, faults: away, judge: judgeAway,
 		},
 	}
 }

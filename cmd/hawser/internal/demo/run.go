@@ -38,7 +38,9 @@ type Progress struct{ Sent, Received, Count int }
 // Result is how a row went.
 type Result struct {
 	Row
-	Holds    bool     `json:"holds"`
+	Holds bool `json:"holds"`
+	// Skipped is why the row could not be run, or empty.
+	Skipped  string   `json:"skipped,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 	Tally
 	// Resent and HandedOver are the sender's counts, Suppressed the copies
@@ -77,14 +79,30 @@ func Run(ctx context.Context, o Options) (bool, error) {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
-		r, err := o.run(ctx, row)
-		if err != nil {
-			return false, err
+		r := Result{Row: row, Skipped: o.missing(row)}
+		if r.Skipped == "" {
+			var err error
+			if r, err = o.run(ctx, row); err != nil {
+				return false, err
+			}
 		}
-		all = all && r.Holds
+		all = all && (r.Holds || r.Skipped != "")
 		o.Report(r)
 	}
 	return all, nil
+}
+
+// missing says why a row cannot be run, or nothing.
+func (o Options) missing(row Row) string {
+	if row.plugin == "" {
+		return ""
+	}
+	x := o.setup(senderName, "127.0.0.1:0")
+	x.Plugins = map[string]string{first: row.plugin}
+	if err := x.Check(); err != nil {
+		return fmt.Sprintf("it needs hawser-%s, which packages leave out: %v", row.plugin, err)
+	}
+	return ""
 }
 
 // run runs one row. An error means that there was nothing to judge.
@@ -96,6 +114,9 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	stopProgress := s.progress(rowCtx)
 	defer stopProgress()
 	defer s.close()
+	if err := s.prepare(); err != nil {
+		return Result{}, err
+	}
 	if err := s.start(rowCtx); err != nil {
 		return Result{}, errors.Join(context.Cause(ctx), err)
 	}
@@ -110,7 +131,7 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	s.judge(&r)
 	if !r.Holds {
 		r.Words = map[string]string{}
-		for _, n := range []*peer{s.sender, s.receiver} {
+		for _, n := range s.nodes() {
 			r.Words[n.name] = n.Words()
 		}
 	}
@@ -121,7 +142,11 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 
 // play sends, lets the faults happen, and waits for the end.
 func (s *stage) play(ctx context.Context) error {
-	if err := s.send(ctx); err != nil {
+	begin := s.row.begin
+	if begin == nil {
+		begin = func(ctx context.Context, s *stage) error { return s.send(ctx) }
+	}
+	if err := begin(ctx, s); err != nil {
 		return err
 	}
 	if s.row.faults != nil {
@@ -129,7 +154,7 @@ func (s *stage) play(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.ledger.await(ctx, "all to have ended", func(l *ledger) bool { return l.done }); err != nil {
+	if err := s.ledger.await(ctx, "all to have ended", func(l *ledger) bool { return l.dones > s.held }); err != nil {
 		return err
 	}
 	err := s.ledger.await(ctx, "END to arrive", func(l *ledger) bool {
@@ -139,10 +164,13 @@ func (s *stage) play(ctx context.Context) error {
 	return err
 }
 
+// nodes are all of the row's.
+func (s *stage) nodes() []*peer { return append([]*peer{s.sender, s.receiver}, s.others...) }
+
 // measure asks the nodes for their counts.
 func (s *stage) measure(r *Result) {
 	r.Stats = map[string]engine.Stats{}
-	for _, n := range []*peer{s.sender, s.receiver} {
+	for _, n := range s.nodes() {
 		st, err := n.stats(context.Background())
 		if err != nil {
 			s.problems = append(s.problems, err.Error())
