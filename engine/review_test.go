@@ -484,6 +484,32 @@ func TestCloseEndsAReload(t *testing.T) {
 	})
 }
 
+// A reload that waits for another one gives up when its context ends.
+func TestAReloadWaitsNoLongerThanItsContext(t *testing.T) {
+	run(t, func(w *world) {
+		var hang atomic.Bool
+		a := w.open("a:1")
+		defer w.shut(a)
+		hang.Store(true)
+		cfg := a.cfg
+		cfg.Transports = append(slices.Clone(cfg.Transports), TransportConfig{Name: "slow", InProcess: func() sdk.Transport {
+			return &slowStart{Transport: w.fast.New("a:1"), hang: &hang}
+		}})
+		first := make(chan error)
+		go func() { first <- a.Reload(context.Background(), cfg) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := a.Reload(ctx, a.cfg); !errors.Is(err, Busy) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if err := <-first; err == nil {
+			t.Error("the first one says that it succeeded")
+		}
+	})
+}
+
 // slowStart is a transport whose Configure takes all the time that it gets.
 type slowStart struct {
 	sdk.Transport
