@@ -138,7 +138,7 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 			return owner != a // its own hello goes on
 		}
 		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
-		owner.lastSent = time.Time{}
+		owner.lastSent = time.Now() // unused, it rests, too
 	}
 	owner.hello.replaces = 0
 	owner.pumpLocked()

@@ -142,9 +142,7 @@ func (w *world) watch(stop <-chan struct{}) {
 			w.mu.Lock()
 			others := 0
 			for _, m := range w.nodes {
-				if m != n {
-					others += m.lives
-				}
+				others += m.lives // its own is to itself
 			}
 			w.mu.Unlock()
 			if s.Queued > w.p.queue || s.Sessions > others {
@@ -201,8 +199,8 @@ func (w *world) leftovers() {
 	for _, n := range w.nodes {
 		l := n.living()
 		s := l.e.Stats()
-		if s.Sessions > len(w.nodes)-1 {
-			w.broken("", "%s remembers %d sessions of %d peers", l, s.Sessions, len(w.nodes)-1)
+		if s.Sessions > len(w.nodes) { // one to itself
+			w.broken("", "%s remembers %d sessions of %d nodes", l, s.Sessions, len(w.nodes))
 		}
 		if s.Queued > 0 {
 			w.broken("", "%s: %d are queued although its reader waits", l, s.Queued)
