@@ -23,11 +23,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/engine/internal/freeze"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/internal/seam"
 	"github.com/hawser-transport/hawser/engine/registry"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -39,7 +38,8 @@ type Engine struct {
 	log         *slog.Logger
 	incarnation Incarnation
 	started     time.Time
-	address     string // what peers are told
+	longest     time.Duration // that a notification may take
+	address     string        // what peers are told
 
 	control  control.Carrier
 	registry registry.Registry
@@ -68,29 +68,20 @@ type Engine struct {
 }
 
 // Option changes how Open makes an engine.
-type Option func(*options)
-
-type options struct {
-	log     *slog.Logger
-	carrier control.Carrier
-	queues  []*Queue
-
-	metrics     prometheus.Registerer
-	peerMetrics int
-}
+type Option func(*seam.Options)
 
 // WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+func WithLogger(l *slog.Logger) Option { return func(o *seam.Options) { o.Log = l } }
 
 // withCarrier replaces the control plane's carrier.
-func withCarrier(c control.Carrier) Option { return func(o *options) { o.carrier = c } }
+func withCarrier(c control.Carrier) Option { return func(o *seam.Options) { o.Carrier = c } }
 
 // Open starts an engine: it binds the control plane's address and starts the
 // configured transports. It returns once each transport is up or has failed to
 // start; a transport that failed is logged and tried again, and does not fail
 // Open, but a configuration that cannot work does.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
-	var o options
+	var o seam.Options
 	for _, opt := range opts {
 		opt(&o)
 	}
@@ -98,17 +89,23 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.log == nil {
-		o.log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Incarnation.Epoch() == 0 {
+		o.Incarnation = newIncarnation()
+	}
+	if o.Longest == 0 {
+		o.Longest = maxDeadline
 	}
 	e := &Engine{
-		cfg: cfg, log: o.log, incarnation: newIncarnation(), started: time.Now(),
-		control: o.carrier, freeze: &freeze.Detector{}, closed: make(chan struct{}),
+		cfg: cfg, log: o.Log, incarnation: o.Incarnation, started: time.Now(), longest: o.Longest,
+		control: o.Carrier, freeze: &freeze.Detector{}, closed: make(chan struct{}),
 		outbox: newBudget(cfg.Outbox.TotalBytes),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
-	if err := e.divide(o.queues); err != nil {
+	if err := e.divide(o.Queues); err != nil {
 		return nil, err
 	}
 	e.directory.init()
@@ -222,7 +219,7 @@ func (e *Engine) resolve(ctx context.Context, peer string) (string, error) {
 	return e.registry.Resolve(ctx, peer)
 }
 
-// maxDeadline is the longest that a notification may take.
+// maxDeadline is the longest that a notification may take, outside tests.
 const maxDeadline = 600 * time.Second
 
 func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error) {
@@ -233,7 +230,7 @@ func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error)
 	if !ok {
 		return now.Add(e.cfg.Notification.Deadline()), nil
 	}
-	if latest := now.Add(maxDeadline); at.After(latest) {
+	if latest := now.Add(e.longest); at.After(latest) {
 		at = latest
 	}
 	return at, nil
@@ -321,9 +318,11 @@ const sweepEvery = 30 * time.Second
 // longest deadline, so that nothing of it can still be under way.
 const silence = 2 * maxDeadline
 
+func (e *Engine) silence() time.Duration { return 2 * e.longest }
+
 // sweep ends the sessions of silent senders.
 func (e *Engine) sweep() {
-	tick := time.NewTicker(sweepEvery)
+	tick := time.NewTicker(min(sweepEvery, e.longest/4))
 	defer tick.Stop()
 	for {
 		select {

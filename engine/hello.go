@@ -142,7 +142,7 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 		} else {
 			owner.box.OpenUnacked(reply.Session)
 		}
-		owner.lastSent = time.Time{}
+		owner.lastSent = time.Now() // unused, it rests, too
 	}
 	owner.hello.replaces = 0
 	owner.pumpLocked()

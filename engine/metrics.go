@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/engine/internal/seam"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -18,12 +19,12 @@ import (
 // but when they are collected. For several engines of one process wrap the
 // registerer for each, with prometheus.WrapRegistererWith and a label that
 // differs.
-func WithMetrics(r prometheus.Registerer) Option { return func(o *options) { o.metrics = r } }
+func WithMetrics(r prometheus.Registerer) Option { return func(o *seam.Options) { o.Metrics = r } }
 
 // WithPeerMetrics adds metrics of each peer, by its address, of the first
 // limit peers that are met; the others are added up as "other". It needs
 // [WithMetrics].
-func WithPeerMetrics(limit int) Option { return func(o *options) { o.peerMetrics = limit } }
+func WithPeerMetrics(limit int) Option { return func(o *seam.Options) { o.PeerMetrics = limit } }
 
 // MetricInfo describes a metric.
 type MetricInfo struct {
@@ -438,15 +439,15 @@ type metrics struct {
 }
 
 // registerMetrics returns nil without a registerer.
-func registerMetrics(e *Engine, o options) (*metrics, error) {
-	if o.metrics == nil {
-		if o.peerMetrics != 0 {
-			return nil, sdk.Errorf(sdk.InvalidArgument, "WithPeerMetrics(%s) needs WithMetrics", strconv.Itoa(o.peerMetrics))
+func registerMetrics(e *Engine, o seam.Options) (*metrics, error) {
+	if o.Metrics == nil {
+		if o.PeerMetrics != 0 {
+			return nil, sdk.Errorf(sdk.InvalidArgument, "WithPeerMetrics(%s) needs WithMetrics", strconv.Itoa(o.PeerMetrics))
 		}
 		return nil, nil
 	}
-	m := &metrics{collector: newCollector(e, o.peerMetrics), registry: o.metrics}
-	if err := o.metrics.Register(m.collector); err != nil {
+	m := &metrics{collector: newCollector(e, o.PeerMetrics), registry: o.Metrics}
+	if err := o.Metrics.Register(m.collector); err != nil {
 		var twice prometheus.AlreadyRegisteredError
 		if errors.As(err, &twice) {
 			return nil, sdk.Errorf(sdk.Busy, "metrics: another engine uses this registerer: wrap it for each, "+
@@ -454,7 +455,7 @@ func registerMetrics(e *Engine, o options) (*metrics, error) {
 		}
 		return nil, sdk.Errorf(sdk.InvalidArgument, "metrics: %w", err)
 	}
-	if g, ok := o.metrics.(prometheus.Gatherer); ok {
+	if g, ok := o.Metrics.(prometheus.Gatherer); ok {
 		m.gatherer = g
 	} else { // a wrapped one: show what is ours
 		own := prometheus.NewRegistry()

@@ -133,7 +133,7 @@ func (a *association) nextLocked(x *outbox.Entry, now time.Time) (*outbox.Entry,
 // may have ended the session by now: then another one is opened before the
 // next frame, while nothing is posted that would end with the old one.
 func (a *association) restedLocked(now time.Time) bool {
-	return a.stamps() && !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
+	return a.stamps() && !a.lastSent.IsZero() && now.Sub(a.lastSent) >= a.e.longest && a.box.Unresolved() == 0 && a.selfLane == nil
 }
 
 // putLocked adds a notification to the batch.

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/internal/seam"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -32,7 +33,7 @@ func NewQueue(prefix string, bounds QueueBounds) *Queue {
 }
 
 // WithQueue adds a queue, of which an engine may have 256.
-func WithQueue(q *Queue) Option { return func(o *options) { o.queues = append(o.queues, q) } }
+func WithQueue(q *Queue) Option { return func(o *seam.Options) { o.Queues = append(o.Queues, q) } }
 
 // maxQueues bounds what every name is compared with.
 const maxQueues = 256
@@ -61,7 +62,11 @@ func (q *Queue) Len() int {
 }
 
 // divide gives each queue its part.
-func (e *Engine) divide(queues []*Queue) error {
+func (e *Engine) divide(given []any) error {
+	queues := make([]*Queue, len(given))
+	for i, q := range given {
+		queues[i] = q.(*Queue) // WithQueue puts in nothing else
+	}
 	if len(queues) > maxQueues {
 		return sdk.Errorf(sdk.InvalidArgument, "open: %d queues, the limit is %d", len(queues), maxQueues)
 	}

@@ -92,12 +92,12 @@ func (a *association) sweep(now time.Time) {
 		useless := a.uselessLocked(now)
 		a.mu.Unlock()
 		if useless {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v", a.address, silence))
+			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v", a.address, a.e.silence()))
 		}
 		return
 	}
 	in.Rest(now, false)
-	if now.Sub(in.Seen()) < silence {
+	if now.Sub(in.Seen()) < a.e.silence() {
 		a.mu.Unlock()
 		return
 	}
@@ -108,7 +108,7 @@ func (a *association) sweep(now time.Time) {
 
 // uselessLocked reports whether nothing is pending, connected or remembered.
 func (a *association) uselessLocked(now time.Time) bool {
-	if a.box.Len() > 0 || now.Sub(a.used) < silence {
+	if a.box.Len() > 0 || now.Sub(a.used) < a.e.silence() {
 		return false
 	}
 	for _, p := range a.paths {

@@ -57,8 +57,12 @@ func fixedDifferences(was, is Config) []string {
 }
 
 func (ts *transports) reload(ctx context.Context, configs []TransportConfig, specs []pluginhost.Spec) error {
-	ts.changes.Lock()
-	defer ts.changes.Unlock()
+	select {
+	case ts.changes <- struct{}{}:
+		defer func() { <-ts.changes }()
+	case <-ctx.Done():
+		return sdk.Errorf(sdk.Busy, "reload: another one is under way: %w", context.Cause(ctx))
+	}
 	if ts.e.closing.Load() {
 		return sdk.Errorf(sdk.Closed, "reload: the engine is closed")
 	}

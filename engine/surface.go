@@ -2,6 +2,8 @@ package engine
 
 import (
 	"sync/atomic"
+
+	"github.com/hawser-transport/hawser/engine/internal/seam"
 )
 
 // surface is what can be seen of an engine from outside: metrics and the admin
@@ -14,7 +16,7 @@ type surface struct {
 
 // open registers the metrics and binds the admin interfaces' addresses: a
 // fault in them shows before anything runs.
-func (s *surface) open(e *Engine, o options) (err error) {
+func (s *surface) open(e *Engine, o seam.Options) (err error) {
 	if s.metrics, err = registerMetrics(e, o); err != nil {
 		return err
 	}

@@ -20,8 +20,10 @@ type transports struct {
 	e         *Engine
 	instances atomic.Uint64
 
-	// changes serialises changes of the set.
-	changes sync.Mutex
+	// changes serialises changes of the set: whoever makes one has put a token
+	// in. It is held while transports start and drain, so whoever waits for it
+	// gives up when its context ends.
+	changes chan struct{}
 	mu      sync.Mutex
 	set     []*transport // in configured order
 	absent  []absent     // transports whose binary was not found
@@ -61,7 +63,7 @@ type localInstance struct {
 // prepare finds every transport's binary. One that is missing costs its
 // transport only.
 func (ts *transports) prepare(e *Engine) error {
-	ts.e = e
+	ts.e, ts.changes = e, make(chan struct{}, 1)
 	finder, err := newFinder(e.cfg.Plugins)
 	if err != nil {
 		return err
@@ -125,8 +127,11 @@ func (ts *transports) start(ctx context.Context) error {
 // transports stop; what it has added by then is stopped after it.
 func (ts *transports) stop(ctx context.Context) error {
 	err := ts.stopAll(ctx)
-	ts.changes.Lock()
-	defer ts.changes.Unlock()
+	select {
+	case ts.changes <- struct{}{}:
+		defer func() { <-ts.changes }()
+	case <-ctx.Done():
+	}
 	return errors.Join(err, ts.stopAll(ctx))
 }
 
