@@ -318,6 +318,8 @@ func (a *association) explainLocked(d *Delivery) {
 	for _, p := range a.order {
 		if p.trouble != "" {
 			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: p.trouble})
+		} else if p.connecting != nil {
+			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: "still connecting"})
 		}
 	}
 	for _, t := range a.e.missing(a.remote.list) {
