@@ -301,6 +301,7 @@ func (w *world) connectedAt(a *Engine, peer string) {
 	if err := w.wait(w.notify(a, peer, "hello")); err != nil {
 		w.t.Fatal(err)
 	}
+	synctest.Wait() // its transport has it, and so has its engine
 }
 
 // SESSION_CLOSE at protocol 1: the session is replaced, what follows arrives.
