@@ -32,9 +32,11 @@ func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.He
 	reply := control.HelloReply{Node: e.self(), Proto: min(req.Proto, *e.cfg.Notification.Proto)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.proto.Store(int32(reply.Proto))
 	if a.dead != nil || a.successor != nil {
 		return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
+	}
+	if !a.agreeLocked(reply.Proto) {
+		return control.HelloReply{}, sdk.Errorf(sdk.InvalidArgument, "hello: protocol %d is in use with this incarnation, not %d", a.proto.Load(), reply.Proto)
 	}
 	old := a.in
 	if old == nil || req.Replaces != 0 && req.Replaces == old.ID() {
@@ -45,7 +47,9 @@ func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.He
 		a.openSessionLocked(req.Session, time.Now())
 	}
 	reply.Session = a.in.ID()
-	reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
+	if a.acks() {
+		reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
+	}
 	reply.Transports, reply.Version = e.published()
 	a.learnLocked(req.Transports, req.Version)
 	a.pumpLocked()

@@ -37,6 +37,7 @@ type association struct {
 	mu sync.Mutex
 	// All below are guarded by mu.
 
+	agreed bool // proto is
 	// successor is what took this association's place: the incarnation's own
 	// after a merge, the next life's after death.
 	successor *association
@@ -166,10 +167,7 @@ func (a *association) die(cause error) {
 	in := a.in
 	a.in = nil
 	if n := a.node.Load(); n != nil {
-		a.e.watch.change(func(time.Time) []any {
-			a.e.watch.mu.paths.ForgetPeer(n.Incarnation)
-			return nil
-		})
+		a.e.watch.forgetPeer(n.Incarnation)
 	}
 	a.timer.Stop()
 	a.mu.Unlock()
@@ -326,6 +324,8 @@ func (a *association) explainLocked(d *Delivery) {
 	for _, p := range a.order {
 		if p.trouble != "" {
 			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: p.trouble})
+		} else if p.connecting != nil {
+			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: "still connecting"})
 		}
 	}
 	for _, t := range a.e.missing(a.remote.list) {

@@ -73,7 +73,7 @@ var configKeys = []configKey{
 		field: func(c *Config) any { return &c.RPC.RequestTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
 	{path: "rpc.bootstrap_timeout_ms", doc: "Deadline of a bootstrap; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.BootstrapTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
-	{path: "rpc.notify_timeout_ms", doc: "Deadline of a notification sent by RPC; -1 means 30000.",
+	{path: "rpc.notify_timeout_ms", doc: "How long a receipt of the RPC fallback is waited for at protocols 0 and 1, where no ack could tell; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.NotifyTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
 	{path: "rpc.connect_timeout_ms", doc: "How long a call waits for a connection; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.ConnectTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},

@@ -377,7 +377,7 @@ func (ep *endpoint) applyLocked(in *intake) {
 }
 
 func (ep *endpoint) oweLocked() {
-	if !ep.owes {
+	if !ep.owes && ep.a.acks() {
 		ep.owes = true
 		ep.a.owed = append(ep.a.owed, ep)
 	}

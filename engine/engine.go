@@ -305,7 +305,7 @@ func (e *Engine) farewell(ctx context.Context) {
 func (a *association) lastAck() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.in == nil {
+	if a.in == nil || !a.acks() {
 		return nil
 	}
 	return a.appendAckLocked(nil, &batch{})

@@ -126,8 +126,9 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 		return true
 	}
 	owner.hello.err = nil
-	if owner.selfLane == nil {
-		owner.proto.Store(int32(min(reply.Proto, *a.e.cfg.Notification.Proto)))
+	if owner.selfLane == nil && !owner.agreeLocked(min(reply.Proto, *a.e.cfg.Notification.Proto)) {
+		owner.hello.err = sdk.Errorf(sdk.InvalidArgument, "hello: the peer changed its protocol to %d", reply.Proto)
+		return owner != a
 	}
 	owner.learnLocked(reply.Transports, reply.Version)
 	if owner.box.Session() == 0 {

@@ -49,14 +49,7 @@ func (a *association) blameLocked(p *path, f health.Failure) {
 	if !health.Blame(f.Kind, f.Facts) || !f.Began.IsZero() && a.e.freeze.Since(f.Began) {
 		return
 	}
-	key := a.keyLocked(p)
-	paused := false
-	a.e.watch.change(func(now time.Time) []any {
-		events := list(a.e.watch.mu.paths.Failed(key, f, now))
-		paused = !a.e.watch.mu.paths.PausedUntil(key, now).IsZero()
-		return events
-	})
-	if paused {
+	if a.e.watch.failed(a.keyLocked(p), f) {
 		a.rankLocked(time.Now()) // what is pending goes another way at once
 	}
 }
@@ -67,8 +60,36 @@ func (a *association) praiseLocked(p *path, sent time.Time) {
 	if !a.e.watch.troubled.Load() {
 		return
 	}
-	key := a.keyLocked(p)
-	a.e.watch.change(func(time.Time) []any { return list(a.e.watch.mu.paths.Succeeded(key, sent)) })
+	a.e.watch.succeeded(a.keyLocked(p), sent)
+}
+
+// failed takes in a failure and reports whether the path is paused now.
+func (w *watch) failed(key health.Key, f health.Failure) (paused bool) {
+	w.change(func(now time.Time) []any {
+		events := list(w.mu.paths.Failed(key, f, now))
+		paused = !w.mu.paths.PausedUntil(key, now).IsZero()
+		return events
+	})
+	return paused
+}
+
+func (w *watch) succeeded(key health.Key, sent time.Time) {
+	w.change(func(time.Time) []any { return list(w.mu.paths.Succeeded(key, sent)) })
+}
+
+func (w *watch) forgetPath(key health.Key) {
+	w.change(func(time.Time) []any { return list(w.mu.paths.Forget(key)) })
+}
+
+// forgetPeer drops the paths of a life that is over.
+func (w *watch) forgetPeer(i Incarnation) {
+	if !w.troubled.Load() {
+		return
+	}
+	w.change(func(time.Time) []any {
+		w.mu.paths.ForgetPeer(i)
+		return nil
+	})
 }
 
 // pausedUntil is when the path's pause ends, zero if it is not paused.
@@ -160,6 +181,5 @@ func (a *association) forgiveLocked(p *path) {
 	if !a.e.watch.troubled.Load() {
 		return
 	}
-	key := a.keyLocked(p)
-	a.e.watch.change(func(time.Time) []any { return list(a.e.watch.mu.paths.Forget(key)) })
+	a.e.watch.forgetPath(a.keyLocked(p))
 }

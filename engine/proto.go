@@ -17,6 +17,16 @@ func (a *association) stamps() bool { return a.proto.Load() >= 1 }
 // notification ends when the peer's transport has taken it.
 func (a *association) acks() bool { return a.proto.Load() >= 2 }
 
+// agreeLocked settles the protocol, which is constant from then on, and reports
+// false if it was settled otherwise.
+func (a *association) agreeLocked(proto int) bool {
+	if !a.agreed {
+		a.agreed = true
+		a.proto.Store(int32(proto))
+	}
+	return int(a.proto.Load()) == proto
+}
+
 // overhead is what a frame has beside name and payload.
 func (a *association) overhead() int {
 	if a.stamps() {

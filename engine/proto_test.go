@@ -271,3 +271,74 @@ func TestSizesAtProtocol0(t *testing.T) {
 		}
 	})
 }
+
+// At protocols 0 and 1 no ack, request or room ever goes out, not even when a
+// session was told of little room.
+func TestNoAcksBelowProtocol2(t *testing.T) {
+	for proto := range 2 {
+		run(t, func(w *world) {
+			w.offer("b:1", proto)
+			w.configs["b:1"] = Config{Receive: ReceiveConfig{Frames: 4}, Notification: w.configs["b:1"].Notification}
+			sent := w.tapped("b:1")
+			a, b := w.open("a:1"), w.open("b:1")
+			w.connectedAt(a, "b:1")
+			for _, n := range names("n", 20) {
+				w.notify(a, "b:1", n)
+			}
+			time.Sleep(time.Second)
+			w.expect(b, append(names("n", 20), "hello")...)
+			w.shut(a, b)
+			if len(sent()) != 0 {
+				t.Errorf("protocol %d: % x", proto, sent())
+			}
+		})
+	}
+}
+
+// connectedAt sends a first notification.
+func (w *world) connectedAt(a *Engine, peer string) {
+	w.t.Helper()
+	if err := w.wait(w.notify(a, peer, "hello")); err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait() // its transport has it, and so has its engine
+}
+
+// SESSION_CLOSE at protocol 1: the session is replaced, what follows arrives.
+func TestASessionIsReplacedAtProtocol1(t *testing.T) {
+	run(t, func(w *world) {
+		w.offer("b:1", 1)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connectedAt(a, "b:1")
+		x := b.directory.all()[0]
+		x.mu.Lock()
+		in := x.in
+		x.in = nil
+		x.mu.Unlock()
+		b.endSession(in)
+		_ = w.wait(w.notify(a, "b:1", "into the void")) // its transport took it
+		time.Sleep(time.Second)
+		w.connectedAt(a, "b:1")
+		w.expect(b, "hello", "hello")
+		if b.Stats().UnknownSession == 0 {
+			t.Error("no session was missing")
+		}
+	})
+}
+
+// A peer cannot change its protocol within a life.
+func TestTheProtocolIsSettledOnce(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connectedAt(a, "b:1")
+		req := a.helloFor()
+		req.Proto = 0
+		if _, err := a.at("b:1")[0].client.Hello(context.Background(), req); !errors.Is(err, InvalidArgument) {
+			t.Errorf("%v", err)
+		}
+		w.connectedAt(a, "b:1")
+		w.expect(b, "hello", "hello")
+	})
+}

@@ -113,7 +113,7 @@ func (a *association) silentLocked(now time.Time) error {
 // nothing is connected. What may have left goes on until its deadline: the peer
 // may come back and acknowledge it.
 func (a *association) abandonLocked(now time.Time) {
-	if a.box.Len() == 0 || a.connectedLocked() {
+	if !a.e.watch.marked.Load() || a.box.Len() == 0 || a.connectedLocked() {
 		return
 	}
 	cause := a.silentLocked(now)
