@@ -33,7 +33,7 @@ type socketFile struct {
 func listenSocket(path string) (*socketFile, error) {
 	if path == adminAuto {
 		if _, err := admin.MakeDir(); err != nil {
-			return nil, sdk.Errorf(sdk.Unavailable, "admin.socket: no place for it: %w", err)
+			return nil, sdk.Errorf(sdk.Unavailable, "admin.socket: no place for it: %w; set it to a path, or to off", err)
 		}
 		admin.Sweep()
 		path = admin.Default(os.Getpid())

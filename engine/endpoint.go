@@ -423,11 +423,13 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 
 // countAcksLocked counts entries that are about to end as acknowledged.
 func (a *association) countAcksLocked(now time.Time, xs ...*outbox.Entry) {
-	var b latencyBatch
+	var sum time.Duration
 	for _, x := range xs {
-		b.observe(x.Owner.(*Delivery).age(a.e, now))
+		age := x.Owner.(*Delivery).age(a.e, now)
+		a.e.stats.latency.observe(age)
+		sum += age
 	}
-	a.e.stats.latency.add(&b)
+	a.e.stats.latency.sum.Add(int64(sum))
 	a.e.stats.Acked.Add(uint64(len(xs)))
 }
 

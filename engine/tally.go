@@ -162,34 +162,13 @@ type latencies struct {
 	sum    atomic.Int64                          // nanoseconds
 }
 
-// latencyBatch collects the observations of one ack, to be added at once.
-type latencyBatch struct {
-	counts [len(latencyBounds) + 1]uint32
-	sum    time.Duration
-	n      int
-}
-
-func (b *latencyBatch) observe(d time.Duration) {
-	d = max(d, 0)
+// observe counts one, but for the sum.
+func (l *latencies) observe(d time.Duration) {
 	i := 0
 	for i < len(latencyBounds) && d > latencyBounds[i] {
 		i++
 	}
-	b.counts[i]++
-	b.sum += d
-	b.n++
-}
-
-func (l *latencies) add(b *latencyBatch) {
-	if b.n == 0 {
-		return
-	}
-	for i, n := range b.counts {
-		if n > 0 {
-			l.counts[i].Add(uint64(n))
-		}
-	}
-	l.sum.Add(int64(b.sum))
+	l.counts[i].Add(1)
 }
 
 // age is how long the delivery has been under way.

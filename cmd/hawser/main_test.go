@@ -30,6 +30,11 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(bin)
+	run := filepath.Join(bin, "run") // for admin sockets
+	if err := errors.Join(os.Mkdir(run, 0o700), os.Setenv("XDG_RUNTIME_DIR", run)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	for name, dir := range map[string]string{
 		"hawser": ".", "hawser-tcp": "../../plugins/tcp", "hawser-rpcfallback": "../../plugins/rpcfallback",
 	} {
