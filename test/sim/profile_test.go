@@ -36,12 +36,13 @@ func newProfile(seed uint64) profile {
 		outbox: of(maxPayload, 16<<10, 64<<10, 1<<20), slotWait: of(50, 200, 1000), ackTimeout: of(200, 500, 1000),
 		deadline: of(1500, 4000, 8000), longest: time.Duration(of(8, 10, 15)) * time.Second,
 		inflight: of(4, 32, 1024), stall: time.Duration(of(0, 1, 3)) * time.Second,
-		gap: time.Duration(of(60, 150, 400)) * time.Millisecond, burst: of(1, 10, 60),
-		last: time.Duration(of(15, 25, 40)) * time.Second, pause: time.Duration(of(300, 800, 2000)) * time.Millisecond,
+		gap: time.Duration(of(100, 200, 400)) * time.Millisecond, burst: of(1, 10, 60),
+		last: time.Duration(of(5, 8, 12, 12, 40)) * time.Second, pause: time.Duration(of(150, 400, 1000)) * time.Millisecond,
 		straggle: []float64{0, 0.005, 0.03}[r.IntN(3)],
 	}
-	if p.gap < 100*time.Millisecond {
-		p.last = min(p.last, 20*time.Second)
+	if p.last > 20*time.Second { // long enough for sessions to expire, so less traffic
+		p.gap *= 3
+		p.pause *= 3
 	}
 	chance := func() float64 { return []float64{0, 0, 0.01, 0.1}[r.IntN(4)] }
 	frames := func() sdktest.FrameFaults {

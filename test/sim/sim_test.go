@@ -155,7 +155,10 @@ func (w *world) watch(stop <-chan struct{}) {
 // probe wants everything to flow again: acknowledged within the time of a
 // reconnect, and then over the preferred transport.
 func (w *world) probe() {
-	for round, within := range []time.Duration{8 * time.Second, time.Second} {
+	// An attempt to connect a better path can fail once, and the next one comes
+	// with the next notification.
+	rounds := []time.Duration{8 * time.Second, time.Second, time.Second, time.Second}
+	for round, within := range rounds {
 		var list []*sent
 		for _, n := range w.nodes {
 			for _, m := range w.nodes {
@@ -176,7 +179,7 @@ func (w *world) probe() {
 		for _, s := range list {
 			if r := s.d.Report(); r.End != engine.Acknowledged {
 				w.broken(s.name, "after everything was healed: %v %v", r.End, s.d.Err())
-			} else if round > 0 && r.Transport != transportNames[0] {
+			} else if round == len(rounds)-1 && r.Transport != transportNames[0] {
 				w.broken(s.name, "after everything was healed it went over %s", r.Transport)
 			}
 		}
