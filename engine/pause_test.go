@@ -290,6 +290,7 @@ func TestTwoRetirementsResendOnce(t *testing.T) {
 		if err := w.wait(w.notify(a, "b:1", "first")); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // the fallback is connected, too
 		w.fast.Cut("a:1", "b:1", "")
 		sent := names("n", 64)
 		for _, n := range sent {
