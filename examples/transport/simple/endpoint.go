@@ -26,6 +26,7 @@ type endpoint struct {
 
 	mu       sync.Mutex
 	err      error // why it ends; nil while it lives
+	gone     bool  // run takes no connection any more
 	unsent   [][]byte
 	posted   []posted // taken and without a receipt, in order
 	bytes    int      // of posted
@@ -105,12 +106,26 @@ func (e *endpoint) run() {
 		delete(e.t.waiting, e.token)
 	}
 	e.t.mu.Unlock()
+	e.mu.Lock()
+	e.gone = true
 	select {
 	case conn := <-e.arrived: // it came too late
 		_ = conn.Close()
 	default:
 	}
+	e.mu.Unlock()
 	e.h.Ended(e.err)
+}
+
+// arrive hands over the connection, unless nobody is left to close it.
+func (e *endpoint) arrive(conn net.Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gone {
+		_ = conn.Close()
+		return
+	}
+	e.arrived <- conn // has room for the one that there can be
 }
 
 // carry returns when the connection has ended, and both goroutines with it.

@@ -273,5 +273,5 @@ func (t *Transport) greet(conn net.Conn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
-	e.arrived <- conn // has room for the one that there can be
+	e.arrive(conn)
 }
