@@ -29,6 +29,7 @@ type demoRow struct {
 	Damaged      int
 	Strangers    int
 	Acknowledged int
+	Taken        int
 	Failed       map[string]int
 	By           map[string]int `json:"by_transport"`
 	EndLast      bool           `json:"end_last"`
@@ -49,6 +50,8 @@ var demoRows = map[string]struct {
 	carries []string // transports that must have carried something
 	restart bool     // what was pending at the receiver's death may have failed
 	moved   bool     // something must have been sent twice
+	taken   bool     // acknowledged only by the peer's transport
+	idle    bool     // mostly waits, and may run beside others that do
 }{
 	"no fault":           {carries: []string{"tcp"}},
 	"transport disabled": {faults: 1, carries: []string{"tcp", "rpcfallback"}},
@@ -57,17 +60,25 @@ var demoRows = map[string]struct {
 	"all killed":         {faults: 10, moved: true},
 	"receiver restarted": {faults: 2, restart: true},
 	"faulty tcp":         {faults: 2, carries: []string{"tcp"}, moved: true},
-	"tcp cut":            {faults: 1, carries: []string{"tcp", "rpcfallback"}, moved: true},
-	"tcp half cut":       {faults: 2, carries: []string{"tcp", "rpcfallback"}, moved: true},
+	"tcp cut":            {idle: true, faults: 1, carries: []string{"tcp", "rpcfallback"}, moved: true},
+	"tcp half cut":       {idle: true, faults: 2, carries: []string{"tcp", "rpcfallback"}, moved: true},
 	"oversize":           {carries: []string{"tcp", "rpcfallback"}},
 	"reader away":        {faults: 1, carries: []string{"tcp"}},
+	"frozen peer":        {idle: true, faults: 4, carries: []string{"tcp"}},
+	"frozen mid-stream":  {idle: true, faults: 2, carries: []string{"tcp"}, moved: true},
+	"protocol 0":         {carries: []string{"tcp"}, taken: true},
+	"protocol 1":         {faults: 4, carries: []string{"tcp", "rpcfallback"}, moved: true, taken: true},
 }
 
 const demoCount = 4000
 
-// Scenarios 5, 11, 13, 16, 17, 18, 19 and 21: the demo, as a user runs it.
+// Scenarios 5, 11, 13, 16, 17, 18, 19 and 21, and frozen peers and older
+// protocols: the demo, as a user runs it.
 func TestScenarioDemo(t *testing.T) {
-	var list []struct{ Name string }
+	var list []struct {
+		Name  string
+		Alone bool
+	}
 	if err := json.Unmarshal(hawser(t, "demo", "--list", "-o", "json"), &list); err != nil || len(list) < len(demoRows) {
 		t.Fatalf("%v: %v", list, err)
 	}
@@ -76,8 +87,15 @@ func TestScenarioDemo(t *testing.T) {
 			if testing.Short() && i > 0 {
 				t.Skip("-short runs the first row only")
 			}
-			if _, known := demoRows[row.Name]; !known {
+			if row.Alone {
+				t.Skip("it runs only if it is asked for")
+			}
+			want, known := demoRows[row.Name]
+			if !known {
 				t.Fatalf("nothing is known of row %q", row.Name)
+			}
+			if want.idle {
+				t.Parallel()
 			}
 			out, _, _ := bytes.Cut(hawser(t, "demo", "--row", row.Name, "-o", "json"), []byte("\n"))
 			var r demoRow
@@ -119,6 +137,9 @@ func (r demoRow) check(t *testing.T, name string) {
 	}
 	if r.Duplicates != 0 || r.Damaged != 0 || r.Strangers != 0 || !r.EndLast {
 		t.Errorf("%d twice, %d damaged, %d that nobody sent, END last: %v", r.Duplicates, r.Damaged, r.Strangers, r.EndLast)
+	}
+	if want.taken && r.Taken != demoCount || !want.taken && r.Taken > 0 {
+		t.Errorf("of %d it is known only that the peer's transport has them", r.Taken)
 	}
 	for _, transport := range want.carries {
 		if r.By[transport] == 0 {

@@ -36,6 +36,7 @@ all rows hold, and with 2 if one does not.`,
 	flags.IntVar(&f.count, "count", 4000, "notifications in a row")
 	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are (default: HAWSER_PLUGIN_PATH, then beside this program)")
 	flags.StringVar(&f.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
+	flags.BoolVar(&f.timeouts, "default-timeouts", false, "leave the timeouts of calls to frozen peers at 30 s (here: 2 s)")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the nodes log")
 	f.output = outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +51,7 @@ all rows hold, and with 2 if one does not.`,
 type demoFlags struct {
 	rows             []string
 	list, verbose    bool
+	timeouts         bool
 	seed             uint64
 	count            int
 	pluginsDir, lock string
@@ -68,11 +70,15 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 		return usageError("--count must be %d to 1000000, not %d", minDemo, f.count)
 	}
 	if f.list {
+		if len(f.rows) == 0 {
+			rows = demo.Rows()
+		}
 		return f.printRows(cmd.OutOrStdout(), rows)
 	}
 	o := demo.Options{
 		PluginsDir: f.pluginsDir, Lock: f.lock, Rows: rows, Count: f.count, Seed: f.seed,
-		NodeArgs: []string{"--log-level", "warn"},
+		DefaultTimeouts: f.timeouts,
+		NodeArgs:        []string{"--log-level", "warn"},
 	}
 	if f.verbose {
 		o.NodeArgs, o.Stderr = []string{"--log-level", "info"}, cmd.ErrOrStderr()
@@ -135,7 +141,11 @@ func (f *demoFlags) printRows(out io.Writer, rows []demo.Row) error {
 		return document(out, rows)
 	}
 	for i, r := range rows {
-		fmt.Fprintf(out, "%2d  %-18s  %s\n", i+1, r.Name, r.Scenario)
+		alone := ""
+		if r.Alone {
+			alone = " (with --row only)"
+		}
+		fmt.Fprintf(out, "%2d  %-18s  %s%s\n", i+1, r.Name, r.Scenario, alone)
 	}
 	return nil
 }

@@ -190,10 +190,10 @@ func TestChoose(t *testing.T) {
 			}
 		}
 	}
-	if rows, err := Choose(nil); err != nil || len(rows) != 11 {
+	if rows, err := Choose(nil); err != nil || len(rows) != 15 {
 		t.Errorf("%v %v", rows, err)
 	}
-	for _, n := range []string{"", "12", "SIGKILL", "cut"} {
+	for _, n := range []string{"", "17", "SIGKILL", "cut"} {
 		if _, err := Choose([]string{n}); err == nil {
 			t.Errorf("%q is no one row", n)
 		}

@@ -85,7 +85,9 @@ type ending struct {
 	At    time.Duration
 	// Acked, or else Code is the failure's, empty if it had none that says
 	// whether a copy may still arrive.
-	Acked bool   `json:",omitempty"`
+	Acked bool `json:",omitempty"`
+	// Taken: only the peer's transport has said so.
+	Taken bool   `json:",omitempty"`
 	Code  string `json:",omitempty"`
 	Error string `json:",omitempty"`
 	// Seq and Copies are those of the engine's report.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -47,13 +48,14 @@ type paceArgs struct {
 // ServeNode is a node's process: it does what its parent asks for on in, and
 // tells what happens on out, until in ends.
 func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.Logger) error {
-	n := &node{Node: lab.NewNode(log), journal: newJournal(), open: make(chan struct{})}
-	close(n.open)
+	n := &node{opening: opening{log: log}, journal: newJournal(), mayRead: make(chan struct{})}
+	close(n.mayRead)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err := lab.Serve(ctx, in, out, func(e *lab.Emitter) map[string]lab.Handler {
 		n.tasks.Go(func() { n.journal.run(ctx, e) })
-		return n.Handlers(map[string]lab.Handler{
+		all := n.handlers()
+		maps.Copy(all, map[string]lab.Handler{
 			"send":    lab.With(func(_ context.Context, a sendArgs) (any, error) { return nil, n.send(ctx, a) }),
 			"pace":    lab.With(n.pace),
 			"receive": lab.With(func(_ context.Context, z sizes) (any, error) { return nil, n.receive(ctx, z) }),
@@ -62,7 +64,10 @@ func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.L
 			"pressed": lab.With(n.pressed),
 			"ping":    lab.With(n.ping),
 			"attempt": lab.With(n.attempt),
+			"try":     lab.With(n.try),
+			"blocked": lab.With(n.blocked),
 		})
+		return all
 	})
 	cancel()
 	n.tasks.Wait()
@@ -74,13 +79,13 @@ const closeTimeout = 2 * time.Second
 
 // node is a node's process.
 type node struct {
-	*lab.Node
+	opening
 	journal *journal
 	tasks   sync.WaitGroup
 
-	mu     sync.Mutex
-	sender *sender
-	open   chan struct{} // closed while the application reads
+	mu      sync.Mutex
+	sender  *sender
+	mayRead chan struct{} // closed while the application reads
 }
 
 func (n *node) send(ctx context.Context, a sendArgs) error {
@@ -177,30 +182,76 @@ func (n *node) attempt(ctx context.Context, size int) (any, error) {
 	return attempted{errors.Is(err, engine.TooLarge), err.Error()}, nil
 }
 
+// tryArgs ask for one notification of each of some callers at once.
+type tryArgs struct {
+	Peer    string
+	Callers int
+}
+
+// tried is how one went.
+type tried struct {
+	Took        time.Duration
+	Code, Error string
+}
+
+// try measures how long notifications take until they have ended.
+func (n *node) try(ctx context.Context, a tryArgs) (any, error) {
+	e, err := n.Engine()
+	if err != nil {
+		return nil, err
+	}
+	list := make([]tried, a.Callers)
+	var all sync.WaitGroup
+	for i := range list {
+		all.Go(func() {
+			at := time.Now()
+			d, err := e.Notify(ctx, a.Peer, engine.Notification{Name: "try"})
+			if err == nil {
+				err = d.Wait(ctx)
+			}
+			list[i].Took = time.Since(at)
+			if err != nil {
+				list[i].Code, list[i].Error = codeOf(err), err.Error()
+			}
+		})
+	}
+	all.Wait()
+	return list, nil
+}
+
+// blocked is how long the longest call of Notify took.
+func (n *node) blocked(context.Context, struct{}) (any, error) {
+	s, err := n.current()
+	if err != nil {
+		return nil, err
+	}
+	return time.Duration(s.longest.Load()), nil
+}
+
 // reading lets the application read, or stops it.
 func (n *node) reading(_ context.Context, on bool) (any, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	select {
-	case <-n.open:
+	case <-n.mayRead:
 		if !on {
-			n.open = make(chan struct{})
+			n.mayRead = make(chan struct{})
 		}
 	default:
 		if on {
-			close(n.open)
+			close(n.mayRead)
 		}
 	}
 	return nil, nil
 }
 
-// mayRead waits while the application does not read.
-func (n *node) mayRead(ctx context.Context) {
+// awaitReading waits while the application does not read.
+func (n *node) awaitReading(ctx context.Context) {
 	n.mu.Lock()
-	open := n.open
+	mayRead := n.mayRead
 	n.mu.Unlock()
 	select {
-	case <-open:
+	case <-mayRead:
 	case <-ctx.Done():
 	}
 }
@@ -212,7 +263,7 @@ func (n *node) receive(ctx context.Context, z sizes) error {
 	}
 	n.tasks.Go(func() {
 		for {
-			n.mayRead(ctx)
+			n.awaitReading(ctx)
 			r, err := e.Receive(ctx)
 			if err != nil {
 				return

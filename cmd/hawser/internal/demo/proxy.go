@@ -30,6 +30,30 @@ type lane struct {
 
 	mu   sync.Mutex
 	open chan struct{} // closed while it is not cut
+	// first is what passed first, at most so many bytes.
+	first []byte
+	most  int
+}
+
+// sniff keeps what passes first.
+func (l *lane) sniff(most int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.most = most
+}
+
+func (l *lane) sniffed() []byte {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first
+}
+
+// keep counts what has passed.
+func (l *lane) keep(b []byte) {
+	l.passed.Add(int64(len(b)))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.first = append(l.first, b[:min(len(b), l.most-len(l.first))]...)
 }
 
 func newLane() *lane {
@@ -165,6 +189,6 @@ func (p *proxy) copy(to, from net.Conn, l *lane) {
 		if _, err := to.Write(buf[:n]); err != nil {
 			return
 		}
-		l.passed.Add(int64(n))
+		l.keep(buf[:n])
 	}
 }

@@ -26,7 +26,7 @@ func prepareFaulty(s *stage) (err error) {
 
 func (s *stage) controlOf(node string) string { return filepath.Join(s.dir, node) }
 
-func setupFaulty(s *stage, node string, x *lab.Setup) {
+func setupFaulty(s *stage, node string, x *setup) {
 	seed := s.o.Seed * 2
 	if node == senderName {
 		seed++
@@ -112,4 +112,41 @@ func judgeFaulty(s *stage, _ *ledger, r *Result) {
 	s.require(r.Resent > 0, "nothing was resent, although frames were dropped")
 	s.require(r.Suppressed > 0, "no copy was recognised, although frames were doubled")
 	s.require(r.By[first] > 0, "nothing went over %s", first)
+}
+
+// dropSome has both nodes' tcp drop 1% of what they send. It stays so.
+func dropSome(ctx context.Context, s *stage) error {
+	if err := s.awaitSent(ctx, s.o.Count/100); err != nil {
+		return err
+	}
+	for _, node := range []string{senderName, receiverName} {
+		f := s.record(lab.Now(), "1%% of what the %s's tcp sends dropped", node)
+		_, err := s.control(node, map[string]any{"set": map[string]any{"send": map[string]any{"drop": 0.01}}})
+		if err != nil {
+			return err
+		}
+		f.Proof = "not counted yet"
+	}
+	return nil
+}
+
+func judgeMillion(s *stage, l *ledger, r *Result) {
+	for i, node := range []string{senderName, receiverName} {
+		c, err := s.control(node, struct{}{})
+		if err != nil {
+			s.problems = append(s.problems, err.Error())
+		} else if i < len(s.faults) {
+			s.faults[i].Proof = fmt.Sprintf("%d dropped", c.Dropped)
+		}
+		s.require(node != senderName || c.Dropped > 0, "the sender's tcp dropped nothing")
+	}
+	s.require(r.Resent > 0, "nothing was resent, although frames were dropped")
+	var pressed int
+	if s.call(s.sender, "pressed", &pressed) == nil {
+		s.require(pressed == 0, "Notify found no room %d times", pressed)
+	}
+	if n := len(l.ended); n > 1 && len(l.sent) > 0 {
+		took := l.ended[n-1].At - l.sent[0].At
+		s.note("%d acknowledged in %s, %.0f a second; Notify found no room %d times", r.Acked, lap(took), float64(r.Acked)/took.Seconds(), pressed)
+	}
 }

@@ -89,7 +89,7 @@ const (
 // sizesAway make a stream that is far larger than what the nodes hold.
 func sizesAway(count int) sizes { return sizes{Base: min(max(smallPayload, (64<<20)/count), 60<<10)} }
 
-func setupAway(_ *stage, node string, x *lab.Setup) {
+func setupAway(_ *stage, node string, x *setup) {
 	x.OutboxBytes, x.MaxPayloadBytes = awayOutbox, awayBytes
 	if node == receiverName {
 		x.ReceiveFrames, x.ReceiveBytes = awayFrames, awayBytes

@@ -26,7 +26,7 @@ func prepareProxies(s *stage) error {
 	return nil
 }
 
-func setupProxies(s *stage, node string, x *lab.Setup) {
+func setupProxies(s *stage, node string, x *setup) {
 	settings, _ := json.Marshal(map[string]string{"advertise": s.proxies[node].address()})
 	x.Settings = map[string]json.RawMessage{first: settings}
 }

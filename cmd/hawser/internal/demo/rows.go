@@ -22,6 +22,7 @@ type Row struct {
 
 	// pace is how fast a sender sends; with lasts so that it takes as long.
 	lasts  time.Duration
+	waits  int // timeouts of calls that it waits for, beside that
 	pace   int // notifications a second at most, 0 is as fast as they are taken
 	kills  int // faults of which each has to wait for the one before
 	faults func(context.Context, *stage) error
@@ -33,11 +34,17 @@ type Row struct {
 	// prepare runs before the nodes start, setup changes their configuration,
 	// begin starts the stream, sizes are its notifications'.
 	prepare func(*stage) error
-	setup   func(s *stage, node string, x *lab.Setup)
+	setup   func(s *stage, node string, x *setup)
 	begin   func(context.Context, *stage) error
 	sizes   func(count int) sizes
-	// partial: what was pending may end as failed.
-	partial bool
+	// partial: what was pending may end as failed. taken: notifications end
+	// when the peer's transport has them.
+	partial, taken bool
+	// Alone: the row runs only if it is asked for. count is its own number of
+	// notifications, and limit how long it may take, if not as the others.
+	Alone bool `json:"alone,omitempty"`
+	count int
+	limit time.Duration
 }
 
 // Rows is the table.
@@ -83,6 +90,27 @@ func Rows() []Row {
 		{
 			Name: "reader away", Scenario: "reader stops reading for 10 s under load from two senders",
 			lasts: 10 * time.Second, setup: setupAway, begin: beginAway, sizes: sizesAway, faults: away, judge: judgeAway,
+		},
+		{
+			Name: "frozen peer", Scenario: "SIGSTOP peers never called, host alone and with its plugins; two calls",
+			lasts: 6 * time.Second, waits: 1, setup: setupFrozen, faults: freezePeers,
+		},
+		{
+			Name: "frozen mid-stream", Scenario: "SIGSTOP receiver mid-stream, resumed after 5 s; host alone, then with plugins",
+			lasts: 16 * time.Second, setup: setupFrozen, faults: freezeMidway, judge: judgeFrozenMidway,
+		},
+		{
+			Name: "protocol 0", Scenario: "receiver at protocol 0",
+			pace: 4000, prepare: prepareRaw, setup: setupRaw, judge: judgeRaw, taken: true,
+		},
+		{
+			Name: "protocol 1", Scenario: "receiver at protocol 1; SIGKILL tcp plugins mid-stream",
+			pace: 1000, kills: compatKills, setup: receiverAt(1), faults: killCompat, judge: judgeCompat, taken: true,
+		},
+		{
+			Name: "a million", Scenario: "a million unpaced, 1% of tcp's frames dropped, both ways", Alone: true,
+			count: 1_000_000, limit: 5 * time.Minute, plugin: faultyPlugin, prepare: prepareFaulty, setup: setupFaulty,
+			faults: dropSome, judge: judgeMillion,
 		},
 	}
 }

@@ -1,14 +1,17 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
 	"github.com/hawser-transport/hawser/engine"
 )
 
@@ -22,6 +25,9 @@ type Options struct {
 	Count int
 	// Seed makes what is random in a row.
 	Seed uint64
+	// DefaultTimeouts leaves the timeouts of calls to frozen peers as they are
+	// if nothing is configured.
+	DefaultTimeouts bool
 	// NodeArgs follow the hidden command's name, and Stderr takes what the
 	// nodes log; nil keeps the end of it.
 	NodeArgs []string
@@ -74,6 +80,7 @@ func Run(ctx context.Context, o Options) (bool, error) {
 	if err := o.setup(senderName, "127.0.0.1:0").Check(); err != nil {
 		return false, err
 	}
+	defer lab.Sweep()
 	all := true
 	for _, row := range o.Rows {
 		if ctx.Err() != nil {
@@ -108,8 +115,12 @@ func (o Options) missing(row Row) string {
 // run runs one row. An error means that there was nothing to judge.
 func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	began := time.Now()
+	if row.count > 0 {
+		o.Count = row.count
+	}
 	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle}
-	rowCtx, cancel := context.WithTimeoutCause(ctx, rowTimeout, fmt.Errorf("the row took longer than %v", rowTimeout))
+	limit := cmp.Or(row.limit, rowTimeout+time.Duration(row.waits)*o.callTimeout())
+	rowCtx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the row took longer than %v", limit))
 	defer cancel()
 	stopProgress := s.progress(rowCtx)
 	defer stopProgress()
@@ -191,6 +202,7 @@ func (s *stage) judge(r *Result) {
 		s.require(f.At > 0 && f.At < s.o.Count, "%s: not mid-stream, %d of %d had been sent", f.What, f.At, s.o.Count)
 	}
 	s.problems = append(s.problems, r.problems()...)
+	s.require(r.Taken == 0 || s.row.taken, "%d were never acknowledged, only taken", r.Taken)
 	if !s.row.partial {
 		s.problems = append(s.problems, r.complete()...)
 	}
@@ -240,7 +252,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func Choose(names []string) ([]Row, error) {
 	rows := Rows()
 	if len(names) == 0 {
-		return rows, nil
+		return slices.DeleteFunc(rows, func(r Row) bool { return r.Alone }), nil
 	}
 	var chosen []Row
 	for _, n := range names {

@@ -26,6 +26,8 @@ type sender struct {
 	waits   sync.WaitGroup
 	// pressed counts the times that Notify found no room.
 	pressed atomic.Int64
+	// longest is the longest call of Notify. One goroutine writes it.
+	longest atomic.Int64
 }
 
 // run sends all, waits until each has ended, and sends END.
@@ -87,6 +89,7 @@ func (s *sender) notify(ctx context.Context, i int) bool {
 	n.Payload = s.sizes.payload(n.Name)
 	at := lab.Now()
 	d, err := s.e.Notify(ctx, s.peer, n)
+	s.longest.Store(max(s.longest.Load(), int64(lab.Now()-at)))
 	for errors.Is(err, engine.Backpressure) && ctx.Err() == nil {
 		s.pressed.Add(1)
 		d, err = s.e.Notify(ctx, s.peer, n)
@@ -112,15 +115,22 @@ func (s *sender) ended(i int, d *engine.Delivery, err error) {
 	if d != nil {
 		r := d.Report()
 		x.Seq, x.Copies = r.Seq, r.Copies
-		x.Acked = r.End == engine.Acknowledged
+		x.Taken = r.End == engine.HandedOver
+		x.Acked = r.End == engine.Acknowledged || x.Taken
 	}
 	if err != nil {
 		x.Error = err.Error()
-		for _, c := range []engine.Code{engine.NotSent, engine.DeliveryUnknown} {
-			if errors.Is(err, c) {
-				x.Code = c.Error()
-			}
-		}
+		x.Code = codeOf(err)
 	}
 	s.journal.add(func(e *entries) { e.Ended = append(e.Ended, x) })
+}
+
+// codeOf says whether a copy of what failed may still arrive, or nothing.
+func codeOf(err error) string {
+	for _, c := range []engine.Code{engine.NotSent, engine.DeliveryUnknown} {
+		if errors.Is(err, c) {
+			return c.Error()
+		}
+	}
+	return ""
 }

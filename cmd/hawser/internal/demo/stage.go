@@ -34,6 +34,7 @@ type stage struct {
 	others   []*peer           // beside these two
 	proxies  map[string]*proxy // by the node that is behind it
 	dir      string            // of control sockets, or empty
+	thawed   []time.Duration   // when the receiver was resumed
 	held     int               // how often senders have said that they are done before END
 	// left is how many more faults have to fit into the stream, and cycle how
 	// long one has taken until the next could happen.
@@ -58,15 +59,15 @@ var transports = [...]string{"tcp", "rpcfallback"}
 
 // setup is a node's configuration. Ten kills are more than a plugin is
 // normally forgiven, and a restart must not take longer each time.
-func (o Options) setup(name, listen string) lab.Setup {
-	return lab.Setup{
+func (o Options) setup(name, listen string) setup {
+	return setup{Setup: lab.Setup{
 		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: transports[:],
 		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000,
-	}
+	}}
 }
 
 // setup is a node's configuration in this row.
-func (s *stage) setup(name, listen string) lab.Setup {
+func (s *stage) setup(name, listen string) setup {
 	x := s.o.setup(name, listen)
 	if s.row.setup != nil {
 		s.row.setup(s, name, &x)
@@ -85,7 +86,8 @@ func (s *stage) sizes() sizes {
 // pace is the row's, in notifications a second.
 func (s *stage) fullPace() int {
 	if s.row.lasts > 0 {
-		return max(1, int(float64(s.o.Count)/s.row.lasts.Seconds()))
+		lasts := s.row.lasts + time.Duration(s.row.waits)*s.o.callTimeout()
+		return max(1, int(float64(s.o.Count)/lasts.Seconds()))
 	}
 	return s.row.pace
 }
@@ -134,7 +136,10 @@ func (s *stage) open(ctx context.Context, name, listen string, life int) (*peer,
 	}
 	n := &peer{Process: p, name: name}
 	if err := n.Call(ctx, "open", s.setup(name, listen), &n.opened); err != nil {
-		n.Kill()
+		// In order: it may have made a run directory and started plugins.
+		end, cancel := context.WithTimeout(context.Background(), endTimeout)
+		defer cancel()
+		_ = n.Close(end)
 		return nil, fmt.Errorf("open the %s: %w", name, err)
 	}
 	return n, nil
