@@ -273,11 +273,10 @@ func (a *association) tickLocked(now time.Time) {
 		a.box.Rearm(now)
 		a.trustLocked()
 	}
+	held, full := a.heldLocked() // by what is about to be taken out, too
 	for _, x := range a.box.Expire(now) {
 		a.explainLocked(x.Owner.(*Delivery))
-		a.settle(x, func(d *Delivery) {
-			d.fail(sdk.Errorf(sdk.DeadlineExceeded, "not acknowledged within its deadline"))
-		})
+		a.settle(x, func(d *Delivery) { d.fail(a.lateLocked(x, held, full)) })
 	}
 	for lane, late := range a.box.Timeouts(now) {
 		a.e.stats.Timeouts.Add(uint64(late.Entries))
@@ -315,11 +314,46 @@ func (a *association) armLocked(now time.Time) {
 	a.timer.Reset(max(due.Sub(now), time.Millisecond))
 }
 
+// heldLocked reports whether room holds something back, and whether that is
+// since the receiver's queue is full, rather than since it does not answer.
+func (a *association) heldLocked() (held, full bool) {
+	if a.selfLane != nil {
+		full = a.box.Head() != nil
+		return full, full
+	}
+	s := a.box.Status()
+	return s.Held, s.Held && s.Sent == 0
+}
+
+// lateLocked says what an entry still waited for when its deadline came.
+func (a *association) lateLocked(x *outbox.Entry, held, full bool) error {
+	left := x.MayHaveLeft()
+	text := "not acknowledged within its deadline"
+	switch {
+	case a.box.Session() == 0 && !left:
+		text = "its deadline was over before hello was answered"
+	case full && !left:
+		text = "not sent within its deadline: the peer had no room, its queue is full"
+	case full:
+		text += ": the peer had no room, its queue is full"
+	case held && !left:
+		text = "not sent within its deadline: what was sent before it has no answer"
+	case !left:
+		text = "its deadline was over before it could be sent"
+	}
+	return sdk.Errorf(sdk.DeadlineExceeded, "%s", text)
+}
+
 // explainLocked adds to a delivery that is about to fail what kept it from the
 // ways that it was not sent over.
 func (a *association) explainLocked(d *Delivery) {
-	if a.hello.err != nil && a.box.Session() == 0 {
-		d.failed(Attempt{Reason: a.hello.err.Error()})
+	if a.box.Session() == 0 {
+		switch {
+		case a.hello.err != nil:
+			d.failed(Attempt{Reason: a.hello.err.Error()})
+		case a.hello.running:
+			d.failed(Attempt{Reason: "hello to " + a.address + ": no answer in time"})
+		}
 	}
 	for _, p := range a.order {
 		if p.trouble != "" {
@@ -328,7 +362,7 @@ func (a *association) explainLocked(d *Delivery) {
 			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: "still connecting"})
 		}
 	}
-	for _, t := range a.e.missing(a.remote.list) {
+	for _, t := range a.e.missing(a.remote.list, a.node.Load() != nil) {
 		d.failed(t)
 	}
 }

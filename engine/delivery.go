@@ -80,6 +80,7 @@ func (d *Delivery) Done() <-chan struct{} {
 // notification goes on then.
 func (d *Delivery) Wait(ctx context.Context) error {
 	if d.Ended() == Pending {
+		ctx = orBackground(ctx)
 		select {
 		case <-d.Done():
 		case <-ctx.Done():

@@ -18,6 +18,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -81,8 +82,12 @@ func withCarrier(c control.Carrier) Option { return func(o *seam.Options) { o.Ca
 // start; a transport that failed is logged and tried again, and does not fail
 // Open, but a configuration that cannot work does.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
+	ctx = orBackground(ctx)
 	var o seam.Options
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, sdk.Errorf(sdk.InvalidArgument, "open: option %d is nil", i+1)
+		}
 		opt(&o)
 	}
 	cfg, err := cfg.Effective()
@@ -165,6 +170,37 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	return e, nil
 }
 
+// orBackground has a nil context mean [context.Background].
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+// ready checks what a method was called with: a nil context means
+// [context.Background].
+func (e *Engine) ready(ctx context.Context, what string) (context.Context, error) {
+	if e == nil || e.closed == nil {
+		return nil, sdk.Errorf(sdk.InvalidArgument, "%s: the engine was not made by Open", what)
+	}
+	return orBackground(ctx), nil
+}
+
+// contextEnded is the error of a notification whose context ended before the
+// outbox held it. It matches the context's error.
+func contextEnded(ctx context.Context, peer string) error {
+	code, text := NotSent, "cancelled"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		code, text = DeadlineExceeded, "its deadline was over"
+	}
+	err := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(cause, err) {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return sdk.Errorf(code, "notification to %s: %s before it was sent: %w", peer, text, err)
+}
+
 func newIncarnation() (i Incarnation) {
 	for i.Epoch() == 0 {
 		_, _ = rand.Read(i[:]) // never fails
@@ -188,18 +224,25 @@ func (e *Engine) self() control.Node {
 // notification.slot_wait_ms and fails with [Backpressure]. An error means that
 // nothing was sent.
 func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Delivery, error) {
+	ctx, err := e.ready(ctx, "notify")
+	if err != nil {
+		return nil, err
+	}
 	size := len(n.Name) + len(n.Payload)
 	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
 		e.stats.tooLarge.Add(1)
 		return nil, sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
 	}
 	now := time.Now()
-	deadline, err := e.deadline(ctx, now)
-	if err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, contextEnded(ctx, peer)
 	}
+	deadline := e.deadline(ctx, now)
 	address, err := e.resolve(ctx, peer)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, contextEnded(ctx, peer)
+		}
 		return nil, err
 	}
 	d := &Delivery{peer: peer, tally: &e.stats.tally, born: now.Sub(e.started)}
@@ -222,24 +265,25 @@ func (e *Engine) resolve(ctx context.Context, peer string) (string, error) {
 // maxDeadline is the longest that a notification may take, outside tests.
 const maxDeadline = 600 * time.Second
 
-func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return time.Time{}, context.Cause(ctx)
-	}
+func (e *Engine) deadline(ctx context.Context, now time.Time) time.Time {
 	at, ok := ctx.Deadline()
 	if !ok {
-		return now.Add(e.cfg.Notification.Deadline()), nil
+		return now.Add(e.cfg.Notification.Deadline())
 	}
 	if latest := now.Add(e.longest); at.After(latest) {
 		at = latest
 	}
-	return at, nil
+	return at
 }
 
 // Receive returns the next notification that no other queue takes (see
 // [NewQueue]), waiting for one until ctx ends. Once
 // the engine is closed it returns what is left, then [Closed].
 func (e *Engine) Receive(ctx context.Context) (*Received, error) {
+	ctx, err := e.ready(ctx, "receive")
+	if err != nil {
+		return nil, err
+	}
 	r, err := e.queue.Get(ctx)
 	if err != nil {
 		return nil, err
@@ -252,13 +296,16 @@ func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 // transports. It is idempotent; every call returns when the first has
 // finished.
 func (e *Engine) Close(ctx context.Context) error {
+	ctx, err := e.ready(ctx, "close")
+	if err != nil {
+		return err
+	}
 	if !e.closing.CompareAndSwap(false, true) {
 		<-e.closed
 		return nil
 	}
 	defer close(e.closed)
 	e.outbox.wake()
-	var err error
 	if !e.deliveries.wait(ctx) {
 		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx))
 	}

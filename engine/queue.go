@@ -46,7 +46,7 @@ func (q *Queue) Receive(ctx context.Context) (*Received, error) {
 	if q.part == nil {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "receive: the queue for %q was not given to Open", q.prefix)
 	}
-	r, err := q.part.Get(ctx)
+	r, err := q.part.Get(orBackground(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -17,10 +17,16 @@ import (
 // whose binary, settings or environment changed is replaced: the new instance
 // is started beside the old one, traffic moves over, the old one is drained
 // and stopped; where the device cannot be shared the old one goes first while
-// the next transport carries. Everything else in cfg must be as it was. The
+// the next transport carries. Everything else in cfg must be as it was. While
+// the binary of any configured transport is missing or not the approved one,
+// Reload is all or nothing: it changes nothing and says which. After that the
 // error lists the transports that did not start; the others are in place.
 func (e *Engine) Reload(ctx context.Context, cfg Config) error {
-	cfg, err := cfg.Effective()
+	ctx, err := e.ready(ctx, "reload")
+	if err != nil {
+		return err
+	}
+	cfg, err = cfg.Effective()
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,11 @@ func (ts *transports) start(ctx context.Context) error {
 	for _, t := range ts.set {
 		if err := t.sup.Ready(ctx); err != nil {
 			errs = append(errs, err)
-			ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
+			// An interrupted Open is no transport's fault, and a quarantine
+			// has its own line.
+			if ctx.Err() == nil && t.sup.Status().State != pluginhost.Quarantined {
+				ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
+			}
 		}
 	}
 	if len(ts.up()) == 0 {
@@ -177,7 +181,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 func (t *transport) Quarantined(err error) {
 	t.set.e.hub.tell(Event{Kind: TransportQuarantined, Transport: t.cfg.Name, Err: err})
 	t.quarantines.Add(1)
-	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "error", err)
+	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "retry", t.set.e.cfg.Plugins.QuarantineRetry(), "error", err)
 }
 
 // Drain moves traffic off an instance: new work goes elsewhere at once, and
@@ -302,8 +306,8 @@ func (e *Engine) published() ([]control.Transport, uint64) {
 }
 
 // missing explains the configured transports that cannot be used with a peer
-// that runs these.
-func (e *Engine) missing(remote []control.Transport) []Attempt {
+// that runs these, if that is known.
+func (e *Engine) missing(remote []control.Transport, known bool) []Attempt {
 	e.transports.mu.Lock()
 	defer e.transports.mu.Unlock()
 	var list []Attempt
@@ -320,7 +324,7 @@ func (e *Engine) missing(remote []control.Transport) []Attempt {
 			continue
 		}
 		name := t.cur.Description.Name
-		if !slices.ContainsFunc(remote, func(r control.Transport) bool { return r.Name == name }) {
+		if known && !slices.ContainsFunc(remote, func(r control.Transport) bool { return r.Name == name }) {
 			list = append(list, Attempt{Transport: name, Reason: "not up at the peer"})
 		}
 	}
