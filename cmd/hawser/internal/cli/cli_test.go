@@ -280,9 +280,9 @@ func TestVersionAndRows(t *testing.T) {
 	}
 	run(t, "version").check(t, exitOK, "hawser ", "contract 1")
 	run(t, "demo", "--list").check(t, exitOK, "1  no fault", "6  receiver restarted", "11  reader away")
-	var rows []map[string]string
+	var rows []map[string]any
 	decode(t, run(t, "demo", "--list", "-o", "json"), exitOK, &rows)
-	if len(rows) != 11 || rows[0]["name"] != "no fault" {
+	if len(rows) != 16 || rows[0]["name"] != "no fault" {
 		t.Errorf("got %v", rows)
 	}
 }

@@ -59,6 +59,9 @@ Exits with 0 if there is no fault, else with 1.`,
 			return err
 		}
 		result := f.check(cmd.Context(), strict)
+		if cmd.Context().Err() != nil {
+			return context.Cause(cmd.Context())
+		}
 		return result.print(cmd, *o)
 	}
 	return command
@@ -79,9 +82,13 @@ func (f *engineFlags) file(args []string) error {
 
 func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 	r := checkJSON{File: f.config, Faults: []faultJSON{}, Warnings: []string{}}
-	cfg, err := f.load()
+	loaded, err := f.read(ctx)
+	var cfg engine.Config
 	if err == nil {
-		err = f.checkFiles()
+		cfg, err = f.apply(loaded.Config)
+	}
+	if err == nil {
+		err = loaded.CheckFiles() // no flag names one
 	}
 	if err != nil {
 		r.Faults = faultsOf(err)
@@ -102,15 +109,6 @@ func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 	}
 	r.OK = len(r.Faults) == 0
 	return r
-}
-
-// checkFiles reads the files that the configuration names. No flag names one.
-func (f *engineFlags) checkFiles() error {
-	loaded, err := engine.ReadConfig(f.config, os.Environ())
-	if err != nil {
-		return err
-	}
-	return loaded.CheckFiles()
 }
 
 func faultsOf(err error) []faultJSON {
@@ -185,9 +183,9 @@ func newConfigShow() *cobra.Command {
 		if err := f.file(args); err != nil {
 			return err
 		}
-		loaded, err := engine.ReadConfig(f.config, os.Environ())
+		loaded, err := f.read(cmd.Context())
 		if err != nil {
-			return &failure{code: exitUsage, err: err}
+			return err
 		}
 		if *o == outputJSON {
 			return document(cmd.OutOrStdout(), loaded.Settings())

@@ -69,17 +69,31 @@ func (f *engineFlags) addAdmin(cmd *cobra.Command) {
 	flags.StringVar(&f.adminHTTP, "admin-http", "", "overrides admin.http: HOST:PORT for health, metrics and a status page")
 }
 
-// load reads the configuration file and applies the environment and the flags.
-func (f *engineFlags) load() (engine.Config, error) {
+// read reads the configuration file and applies the environment. The file may
+// be a pipe: it is read once.
+func (f *engineFlags) read(ctx context.Context) (engine.LoadedConfig, error) {
 	path := f.config
 	if path == "" {
 		path = os.Getenv(configVariable)
 	}
-	loaded, err := engine.ReadConfig(path, os.Environ())
-	if err != nil {
-		return engine.Config{}, &failure{code: exitUsage, err: err}
+	loaded, err := interruptible(ctx, func() (engine.LoadedConfig, error) { return engine.ReadConfig(path, os.Environ()) })
+	if err != nil && ctx.Err() == nil {
+		err = &failure{code: exitUsage, err: err}
 	}
-	cfg := loaded.Config
+	return loaded, err
+}
+
+// load reads the configuration file and applies the environment and the flags.
+func (f *engineFlags) load(ctx context.Context) (engine.Config, error) {
+	loaded, err := f.read(ctx)
+	if err != nil {
+		return engine.Config{}, err
+	}
+	return f.apply(loaded.Config)
+}
+
+// apply applies the flags.
+func (f *engineFlags) apply(cfg engine.Config) (engine.Config, error) {
 	for _, o := range []struct {
 		value string
 		field *string
@@ -135,11 +149,16 @@ func chooseTransports(configured []engine.TransportConfig, names []string) []eng
 }
 
 // open loads the configuration and opens an engine with it.
-func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, engine.Config, error) {
-	cfg, err := f.load()
+func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, error) {
+	cfg, err := f.load(ctx)
 	if err != nil {
-		return nil, cfg, err
+		return nil, err
 	}
+	return f.openWith(ctx, cfg, log)
+}
+
+// openWith opens an engine with a configuration.
+func (f *engineFlags) openWith(ctx context.Context, cfg engine.Config, log io.Writer) (*engine.Engine, error) {
 	opts := []engine.Option{engine.WithLogger(newLogger(log, *f.level))}
 	if f.admin {
 		r := prometheus.NewRegistry()
@@ -151,9 +170,9 @@ func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, 
 	}
 	e, err := engine.Open(ctx, cfg, opts...)
 	if err != nil {
-		return nil, cfg, fmt.Errorf("the engine could not start: %w", err)
+		return nil, fmt.Errorf("the engine could not start: %w", err)
 	}
-	return e, cfg, nil
+	return e, nil
 }
 
 // logFlag gives a command its --log-level.

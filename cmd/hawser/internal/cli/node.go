@@ -58,7 +58,7 @@ func (n *nodeFlags) run(cmd *cobra.Command) error {
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
-	e, _, err := n.open(ctx, cmd.ErrOrStderr())
+	e, err := n.open(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (n *nodeFlags) receive(ctx context.Context, e *engine.Engine, out io.Writer
 // reload applies the configuration as it is now. A fault leaves the node as it
 // is.
 func (n *nodeFlags) reload(ctx context.Context, e *engine.Engine, out, errs io.Writer) {
-	cfg, err := n.load()
+	cfg, err := n.load(ctx)
 	if err == nil {
 		err = e.Reload(ctx, cfg)
 	}

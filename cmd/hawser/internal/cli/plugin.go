@@ -62,7 +62,7 @@ here, or the one that --socket names, are asked for the instances that they run.
 	socket, o := socketFlag(command), outputFlag(command)
 	command.Flags().Lookup("socket").Usage = "ask the node with this admin socket only (default: all nodes that this user runs here)"
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := f.load()
+		cfg, err := f.load(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ is missing, or was never approved.`,
 	command.Flags().BoolVar(&update, "update", false, "write the binaries' checksums into plugins.lock")
 	o := outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, names []string) error {
-		cfg, err := f.load()
+		cfg, err := f.load(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ is run as it is.`,
 	f.addConfigFlags(command)
 	o := outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := f.load()
+		cfg, err := f.load(cmd.Context())
 		if err != nil {
 			return err
 		}

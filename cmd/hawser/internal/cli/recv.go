@@ -49,7 +49,7 @@ func (r *recvFlags) run(cmd *cobra.Command) (err error) {
 		return usageError("--count and --timeout must not be negative")
 	}
 	ctx := cmd.Context()
-	e, _, err := r.open(ctx, cmd.ErrOrStderr())
+	e, err := r.open(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -20,11 +20,19 @@ type Streams struct {
 
 // Run runs the command line and returns the exit code.
 func Run(ctx context.Context, args []string, s Streams) int {
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := &stdout{w: s.Out, ctx: running, cancel: cancel}
+	s.Out = out
 	root := newRoot(s)
 	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, err := root.ExecuteContextC(running)
 	code := exitCode(ctx, err)
+	lost := out.fault()
 	switch {
+	case lost != nil && (code != exitInterrupted || ctx.Err() == nil):
+		code = exitUnable
+		fmt.Fprintf(s.Err, "hawser: standard output cannot be written: %v\n", lost)
 	case err == nil || errors.Is(err, errReported):
 	case code == exitInterrupted:
 		fmt.Fprintln(s.Err, "hawser: interrupted")

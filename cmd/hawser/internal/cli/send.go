@@ -65,7 +65,7 @@ func (s *sendFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	s.engineFlags.name = s.node
-	cfg, err := s.load()
+	cfg, err := s.load(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (s *sendFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	e, _, err := s.open(cmd.Context(), cmd.ErrOrStderr())
+	e, err := s.openWith(cmd.Context(), cfg, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -154,14 +154,18 @@ func (s *sendFlags) read(cmd *cobra.Command, limit int) ([]byte, error) {
 	}
 	switch {
 	case s.file == "-":
-		return readBounded(cmd.InOrStdin(), limit, tooLarge("standard input"))
+		return interruptible(cmd.Context(), func() ([]byte, error) {
+			return readBounded(cmd.InOrStdin(), limit, tooLarge("standard input"))
+		})
 	case s.file != "":
-		f, err := os.Open(s.file)
-		if err != nil {
-			return nil, failed(exitUsage, "--file: %w", err)
-		}
-		defer f.Close()
-		return readBounded(f, limit, tooLarge(s.file))
+		return interruptible(cmd.Context(), func() ([]byte, error) {
+			f, err := os.Open(s.file)
+			if err != nil {
+				return nil, failed(exitUsage, "--file: %w", err)
+			}
+			defer f.Close()
+			return readBounded(f, limit, tooLarge(s.file))
+		})
 	case s.size > limit:
 		return nil, tooLarge("--size")
 	case s.size > 0:

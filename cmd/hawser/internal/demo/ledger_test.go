@@ -180,7 +180,7 @@ func TestLedgerAwaits(t *testing.T) {
 func TestChoose(t *testing.T) {
 	for want, names := range map[string][]string{
 		"no fault":           {"1", "no fault", "NO FAULT", "no f"},
-		"tcp stopped":        {"4", "SIGSTOP", "stopped"},
+		"tcp stopped":        {"4", "SIGSTOP receiver's", "stopped"},
 		"receiver restarted": {"receiver node killed and started again at the same address"},
 	} {
 		for _, n := range names {
