@@ -42,12 +42,12 @@ func (o Options) secure(l net.Listener) net.Listener {
 	var refused atomic.Uint64
 	return mtls.Listener(l, o.Keys, protocol, func(conn net.Conn, err error) {
 		if err == nil {
-			o.Log.Debug("control connection", "from", conn.RemoteAddr(), "certificate", mtls.PeerNames(conn))
+			o.Log.Debug("control connection", "from", conn.RemoteAddr().String(), "certificate", mtls.PeerNames(conn))
 			return
 		}
 		// One line for each power of two: a scanner must not fill the log.
 		if n := refused.Add(1); n&(n-1) == 0 {
-			o.Log.Warn("control connection refused", "from", conn.RemoteAddr(), "error", err, "so far", n)
+			o.Log.Warn("control connection refused", "from", conn.RemoteAddr().String(), "error", err, "so far", n)
 		}
 	})
 }

@@ -64,9 +64,60 @@ type channel struct {
 
 	mu struct {
 		sync.Mutex
-		dialErr error // the last attempt's; nil once one succeeded
-		refused error // what TLS said against the last attempt, at either end
+		dialErr error  // the last attempt's; nil once one succeeded
+		refused error  // what TLS said against the last attempt, at either end
+		first   []byte // that came over the last attempt's connection
 	}
+}
+
+// firstBytes are enough to tell an HTTP/2 server from anything else.
+const firstBytes = 9
+
+// hearing bounds the wait for the last words of who has hung up.
+const hearing = 50 * time.Millisecond
+
+// listening is a connection that notes the first bytes that come.
+type listening struct {
+	net.Conn
+	ch *channel
+}
+
+func (l *listening) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	l.ch.heard(p[:n])
+	return n, err
+}
+
+// Write looks, when nobody takes what is written, for what was said before.
+func (l *listening) Write(p []byte) (int, error) {
+	n, err := l.Conn.Write(p)
+	if err != nil {
+		var b [firstBytes]byte
+		_ = l.SetReadDeadline(time.Now().Add(hearing))
+		k, _ := l.Conn.Read(b[:])
+		l.ch.heard(b[:k])
+	}
+	return n, err
+}
+
+func (ch *channel) heard(b []byte) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.mu.first = append(ch.mu.first, b[:min(len(b), firstBytes-len(ch.mu.first))]...)
+}
+
+// foreign reports whether something came that no HTTP/2 server begins with: the
+// header of a SETTINGS frame.
+func (ch *channel) foreign() bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	b := ch.mu.first
+	return len(b) > 0 && b[0] != 0 || len(b) > 3 && b[3] != 4
+}
+
+// noEngine is what is said of an address where something else answers.
+func noEngine(address string) string {
+	return "no Hawser engine answers at " + address + " (it speaks something else): check the address"
 }
 
 func (c *grpcClient) newChannel() (*channel, error) {
@@ -79,8 +130,9 @@ func (c *grpcClient) newChannel() (*channel, error) {
 			conn, err := c.carrier.options.dial(ctx, c.address, func(err error) { ch.said(nil, err) })
 			if err != nil {
 				ch.said(err, nil)
+				return nil, err
 			}
-			return conn, err
+			return &listening{Conn: conn, ch: ch}, nil
 		}),
 		grpc.WithTransportCredentials(credentialsBelow()),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -105,6 +157,9 @@ func (ch *channel) said(dialErr, refused error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.mu.dialErr, ch.mu.refused = dialErr, refused
+	if dialErr == nil && refused == nil {
+		ch.mu.first = nil // of the attempt before
+	}
 }
 
 // refusal is what TLS said against the last attempt, if anything: the peer is
@@ -265,6 +320,9 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 		if err == nil {
 			return nil
 		}
+		if s := status.Convert(err); isForeign(s) {
+			return callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err)
+		}
 		if e, ok := answerOf(status.Convert(err)); ok {
 			return callError(fromPeer, e.Code, method, c.address, e.Message, nil)
 		}
@@ -279,6 +337,8 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 			return callError(fromPeer, sdk.Refused, method, c.address, refusal.Error(), refusal)
 		case errors.Is(dialErr, syscall.ECONNREFUSED):
 			return peerGone(method, c.address, dialErr)
+		case ch.foreign():
+			return callError(fromSilence, sdk.Unavailable, method, c.address, noEngine(c.address), err)
 		case timedOut(ch, dialErr) && time.Since(began) < c.carrier.options.Connect:
 			continue
 		case dialErr != nil:
