@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,5 +179,76 @@ func TestAPeerThatRestartedAnswersTheBootstrap(t *testing.T) {
 		}
 		w.within(w.notify(a, "b:1", "after"), time.Minute)
 		w.expect(b, "after")
+	})
+}
+
+func TestOneHelloServesAllCallers(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.network.Delay("a:1", "b:1", 50*time.Millisecond)
+		for i := range 16 {
+			w.notify(a, "b:1", fmt.Sprint(i))
+		}
+		time.Sleep(time.Millisecond)
+		if n := w.network.Faults().Delayed; n != 1 {
+			t.Errorf("%d calls are under way, want one hello", n)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// A transport without room is asked again in a moment, not at once.
+func TestAFullTransportIsNotAskedAllTheTime(t *testing.T) {
+	run(t, func(w *world) {
+		var full atomic.Bool
+		var asked atomic.Int64
+		w.only("a:1", func(t sdk.Transport) sdk.Transport {
+			h := hook(t)
+			h.send = func(ep sdk.Endpoint, frames []sdk.Frame) (int, error) {
+				if full.Load() {
+					if asked.Add(1) > 1000 {
+						full.Store(false) // a storm: fake time would stand still
+					}
+					return 0, sdk.Backpressure
+				}
+				return ep.Send(frames, false)
+			}
+			return h
+		})
+		w.only("b:1", plain)
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.within(w.notify(a, "b:1", "x"), time.Second)
+		full.Store(true)
+		d := w.notify(a, "b:1", "y")
+		time.Sleep(100 * time.Millisecond)
+		full.Store(false)
+		w.within(d, time.Second)
+		if n := asked.Load(); n < 2 || n > 60 {
+			t.Errorf("asked %d times in 100 ms", n)
+		}
+	})
+}
+
+// A request for room that was due when its session ended is not sent.
+func TestNoRequestForAnEndedSession(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		x := theOnly(t, a)
+		x.mu.Lock()
+		x.credit = true
+		x.reopenLocked()
+		x.pumpLocked()
+		x.mu.Unlock()
+		if n := a.stats.CreditRequests.Load(); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+		synctest.Wait()
+		if n := b.Stats().UnknownSession; n != 0 {
+			t.Errorf("%d frames of no session", n)
+		}
 	})
 }
