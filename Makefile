@@ -9,7 +9,7 @@ PLUGINS := tcp rpcfallback
 TIMED := test/timed.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test race scenarios vet lint generate generate-check fuzz bench clean
+.PHONY: help deps build demo test race scenarios vet lint generate generate-check fuzz sim mutants bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -61,6 +61,15 @@ generate-check: ## fail if the protobuf code is not what the generators make now
 FUZZTIME ?= 20s
 fuzz: ## every fuzz target for FUZZTIME (20s) each
 	@test/fuzz.sh $(FUZZTIME)
+
+SEEDS ?= 10000
+SEED ?=
+sim: ## the simulation: SEEDS (10000) seeds, or SEED alone with its trace
+	SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(GO) test -count=1 -timeout 3h -run TestSimulation ./test/sim
+
+MUTANTS ?=
+mutants: ## remove one guard at a time: a named test must turn red
+	$(GO) run ./test/mutants $(MUTANTS)
 
 bench: build ## ratios against plain programs, into docs/performance.md
 	cd bench && $(GO) run . -bin ../$(BIN) -out ../docs/performance.md

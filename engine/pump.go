@@ -195,7 +195,7 @@ func (a *association) fillControlLocked(b *batch, now time.Time) {
 	}
 	if a.credit && b.ep == nil {
 		a.credit = false
-		if ep := a.creditPathLocked(); ep != nil && a.node.Load() != nil {
+		if ep := a.creditPathLocked(); ep != nil && a.node.Load() != nil && a.box.Session() != 0 { // it may have ended since
 			b.control(ep, frame.Header{
 				Type: frame.CreditRequest, Flags: frame.NeedsAck, Session: a.box.Session(),
 				Epoch: a.node.Load().Incarnation.Epoch(), Ack: a.box.Floor(),

@@ -338,6 +338,14 @@ func TestHungryIsFed(t *testing.T) {
 			if fed := f.fedNow(); fed != nil {
 				t.Errorf("told again: %v", fed)
 			}
+			for range c.queued {
+				f.Put(0, c.size)
+			}
+			f.Ack(s, nil)
+			f.get(t, c.queued)
+			if fed := f.fedNow(); !reflect.DeepEqual(fed, []uint64{1}) {
+				t.Errorf("hungry once more, told: %v", fed)
+			}
 		})
 	}
 }
