@@ -126,7 +126,7 @@ func (g *gate) refused(log *slog.Logger) func(net.Conn, error) {
 		n := g.turnedAway.Add(1)
 		// One line for each power of two: a scanner must not fill the log.
 		if n&(n-1) == 0 {
-			log.Warn("turned a connection away", "from", conn.RemoteAddr(), "why", err, "so far", n)
+			log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", err, "so far", n)
 		}
 	}
 }

@@ -163,6 +163,6 @@ func (d *doors) turnAway(conn net.Conn, why string) {
 	n := d.turnedAway.Add(1)
 	// One line for each power of two: a scanner must not fill the log.
 	if n&(n-1) == 0 {
-		d.t.log.Warn("turned a connection away", "from", conn.RemoteAddr(), "why", why, "so far", n)
+		d.t.log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", why, "so far", n)
 	}
 }
