@@ -70,9 +70,6 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 		return usageError("--count must be %d to 1000000, not %d", minDemo, f.count)
 	}
 	if f.list {
-		if len(f.rows) == 0 {
-			rows = demo.Rows()
-		}
 		return f.printRows(cmd.OutOrStdout(), rows)
 	}
 	o := demo.Options{
@@ -141,11 +138,7 @@ func (f *demoFlags) printRows(out io.Writer, rows []demo.Row) error {
 		return document(out, rows)
 	}
 	for i, r := range rows {
-		alone := ""
-		if r.Alone {
-			alone = " (with --row only)"
-		}
-		fmt.Fprintf(out, "%2d  %-18s  %s%s\n", i+1, r.Name, r.Scenario, alone)
+		fmt.Fprintf(out, "%2d  %-18s  %s\n", i+1, r.Name, r.Scenario)
 	}
 	return nil
 }

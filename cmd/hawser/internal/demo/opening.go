@@ -20,6 +20,9 @@ type setup struct {
 	// CallTimeoutMS is rpc.request_timeout_ms and rpc.bootstrap_timeout_ms; 0
 	// leaves the default.
 	CallTimeoutMS int `json:",omitempty"`
+	// PauseSecs is path_health.cooldown_secs and its maximum, and what it must
+	// not be shorter than, rpc.connect_timeout_ms; 0 leaves the defaults.
+	PauseSecs int `json:",omitempty"`
 }
 
 // Config is the engine's configuration for it.
@@ -27,6 +30,8 @@ func (x setup) Config() engine.Config {
 	cfg := x.Setup.Config()
 	cfg.Notification.Proto = x.Proto
 	cfg.RPC.RequestTimeoutMS, cfg.RPC.BootstrapTimeoutMS = x.CallTimeoutMS, x.CallTimeoutMS
+	cfg.PathHealth.CooldownSecs, cfg.PathHealth.MaxCooldownSecs = x.PauseSecs, x.PauseSecs
+	cfg.RPC.ConnectTimeoutMS = 1000 * x.PauseSecs
 	return cfg
 }
 

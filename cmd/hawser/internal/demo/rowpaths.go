@@ -29,6 +29,8 @@ func prepareProxies(s *stage) error {
 func setupProxies(s *stage, node string, x *setup) {
 	settings, _ := json.Marshal(map[string]string{"advertise": s.proxies[node].address()})
 	x.Settings = map[string]json.RawMessage{first: settings}
+	// A path that carries nothing is paused. The default is longer than a row.
+	x.PauseSecs = 1
 }
 
 // towards are the lanes towards a node: in through its own proxy, and out of
@@ -62,6 +64,13 @@ func passed(lanes []*lane) (n int64) {
 // cut cuts lanes for a while once a part of the stream was sent.
 func (s *stage) cut(ctx context.Context, part int, what string, lanes []*lane) error {
 	if err := s.awaitSent(ctx, s.o.Count*part/1000); err != nil {
+		return err
+	}
+	last := time.Duration(0) // healed, the time before
+	if n := len(s.faults); n > 0 {
+		last = s.faults[n-1].when + cutTime
+	}
+	if err := s.flowing(ctx, last, first); err != nil {
 		return err
 	}
 	carried := passed(lanes)

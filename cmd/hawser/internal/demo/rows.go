@@ -40,9 +40,8 @@ type Row struct {
 	// partial: what was pending may end as failed. taken: notifications end
 	// when the peer's transport has them.
 	partial, taken bool
-	// Alone: the row runs only if it is asked for. count is its own number of
-	// notifications, and limit how long it may take, if not as the others.
-	Alone bool `json:"alone,omitempty"`
+	// count is its own number of notifications, and limit how long it may take,
+	// if not as the others.
 	count int
 	limit time.Duration
 }
@@ -108,7 +107,7 @@ func Rows() []Row {
 			pace: 1000, kills: compatKills, setup: receiverAt(1), faults: killCompat, judge: judgeCompat, taken: true,
 		},
 		{
-			Name: "a million", Scenario: "a million unpaced, 1% of tcp's frames dropped, both ways", Alone: true,
+			Name: "a million", Scenario: "a million unpaced, 1% of tcp's frames dropped, both ways",
 			count: 1_000_000, limit: 5 * time.Minute, plugin: faultyPlugin, prepare: prepareFaulty, setup: setupFaulty,
 			faults: dropSome, judge: judgeMillion,
 		},
@@ -386,9 +385,10 @@ func judgeRestarted(s *stage, l *ledger, r *Result) {
 	s.require(v.after > 0, "nothing was sent after the second life had begun to receive")
 	r.Received, r.Expected = v.kept, r.Acked-v.unread
 	s.require(r.Received == r.Expected, "%d of %d never arrived", r.Expected-r.Received, r.Expected)
-	s.note("%d arrived in the first life, %d in the second", v.first, v.second)
-	s.note("%d ended as failed (%s), of which %d had arrived; %d acknowledged by the first life died with it unread",
-		r.failed(), codes(r.Failed), v.strays, v.unread)
+	s.note("%d arrived in the first life and %d in the second: %d that were acknowledged, and %d that ended as failed",
+		v.first, v.second, v.kept, v.strays)
+	s.note("of %d sent %d were acknowledged, of which %d died unread with the first life, and %d ended as failed (%s)",
+		r.Acked+r.failed(), r.Acked, v.unread, r.failed(), codes(r.Failed))
 }
 
 // lap is a duration for people.

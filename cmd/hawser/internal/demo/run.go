@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"time"
 
@@ -252,7 +251,7 @@ func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 
 func Choose(names []string) ([]Row, error) {
 	rows := Rows()
 	if len(names) == 0 {
-		return slices.DeleteFunc(rows, func(r Row) bool { return r.Alone }), nil
+		return rows, nil
 	}
 	var chosen []Row
 	for _, n := range names {
