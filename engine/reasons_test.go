@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 // late sends a notification that may take so long, and returns how it ended.
@@ -191,4 +194,33 @@ func TestAnInterruptedOpenIsNoTransportsFault(t *testing.T) {
 			t.Error(log)
 		}
 	})
+}
+
+// What answers there is no engine: each notification says so, not only the
+// first.
+func TestAForeignAddressIsTheReason(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	address := web.Listener.Addr().String()
+	fabric := sdktest.NewFabric(sdktest.FabricOptions{Name: "fast"})
+	e, err := Open(t.Context(), Config{
+		Node:       NodeConfig{Name: "a"},
+		Transports: []TransportConfig{{Name: "fast", InProcess: func() sdk.Transport { return fabric.New("a") }}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close(context.Background())
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		d, err := e.Notify(ctx, address, Notification{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-d.Done()
+		cancel()
+		says(t, d.Err(), []Code{NotSent, DeadlineExceeded},
+			[]string{"no Hawser engine answers at " + address + " (it speaks something else): check the address"},
+			[]string{"not up at the peer", "rpc error", "silent"})
+	}
 }

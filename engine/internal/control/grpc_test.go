@@ -273,7 +273,7 @@ func expectNoEngine(t *testing.T, address string) {
 	t.Helper()
 	err := aProbe(testContext(t), dial(t, address, Options{Timeouts: Timeouts{Connect: time.Second}}))
 	want := "no Hawser engine answers at " + address + " (it speaks something else): check the address"
-	if err == nil || Gone(err) || !strings.HasSuffix(err.Error(), want) {
+	if !errors.Is(err, sdk.Refused) || !Answered(err) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -338,7 +338,7 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 		case errors.Is(dialErr, syscall.ECONNREFUSED):
 			return peerGone(method, c.address, dialErr)
 		case ch.foreign():
-			return callError(fromSilence, sdk.Unavailable, method, c.address, noEngine(c.address), err)
+			return callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err) // it is not silent
 		case timedOut(ch, dialErr) && time.Since(began) < c.carrier.options.Connect:
 			continue
 		case dialErr != nil:
