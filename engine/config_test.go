@@ -191,7 +191,7 @@ func TestParseErrors(t *testing.T) {
 		{"outbox", "outbox:\n  bytes: 1000\n", "less than notification.max_payload_bytes"},
 		{"public address", "control:\n  listen: 0.0.0.0:1\n", "c.yaml:2:3: control.listen: \"0.0.0.0:1\" is not a loopback address: without mutual TLS"},
 		{"no port", "control:\n  listen: 127.0.0.1\n", "must be host:port"},
-		{"advertise port 0", "control:\n  advertise: a:0\n", "does not end in a port number"},
+		{"advertise port 0", "control:\n  advertise: a:0\n", "the port must be 1 to 65535, not 0"},
 		{"static without type", "registry:\n  static: {a: \"b:1\"}\n", "registry.type is p2p"},
 		{"static without names", "registry:\n  type: static\n", "is empty, but registry.type is static"},
 		{"static address", "registry:\n  type: static\n  static:\n    a: b\n", "c.yaml:4:5: registry.static.a: must be host:port"},

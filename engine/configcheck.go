@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -328,7 +329,15 @@ func checkConfigAddress(address string, listen bool) string {
 	if err != nil || host == "" || strings.ContainsFunc(host, controlRune) {
 		return fmt.Sprintf("must be host:port, not %q", address)
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 && !listen {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if errors.Is(err, strconv.ErrRange) || err == nil && n == 0 && !listen {
+		least := 1
+		if listen {
+			least = 0
+		}
+		return fmt.Sprintf("%q: the port must be %d to 65535, not %s", address, least, port)
+	}
+	if err != nil {
 		return fmt.Sprintf("%q does not end in a port number", address)
 	}
 	return ""

@@ -100,7 +100,7 @@ var configKeys = []configKey{
 	{path: "path_health.max_cooldown_secs", doc: "Longest pause of a path.",
 		field: func(c *Config) any { return &c.PathHealth.MaxCooldownSecs }, def: 300, min: 1, max: maxConfigSecs},
 
-	{path: "plugins.dir", doc: "Directory of the plugins' binaries. Default: those of HAWSER_PLUGIN_PATH, then that of the running program.",
+	{path: "plugins.dir", doc: "Directory of the plugins' binaries. It is searched first, then those of HAWSER_PLUGIN_PATH, then that of the running program.",
 		field: func(c *Config) any { return &c.Plugins.Dir }},
 	{path: "plugins.lock", doc: "File of the binaries' checksums. Default: plugins.lock beside them, if it exists.",
 		field: func(c *Config) any { return &c.Plugins.Lock }},

@@ -250,7 +250,17 @@ func TestSendToNode(t *testing.T) {
 	if got := n.next(t); got["event"] != "reloaded" || len(got["transports"].([]any)) != 1 {
 		t.Errorf("got %v", got)
 	}
-	if _, errs, code := output(t, hawser(t, "send", n.address, "--payload", "x")); code != 0 {
+	// An address will do beside names, and a deadline that cannot be met is in
+	// the summary.
+	out, errs, code = output(t, hawser(t, "send", n.address, "--peer", "b="+n.address, "--deadline", "1ns", "--count", "2"))
+	if code != 2 || !strings.Contains(out, "to "+n.address+": 2 sent, 0 acknowledged, 2 failed") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	out, errs, code = output(t, hawser(t, "send", n.address, "--deadline", "1ns", "-o", "json"))
+	if code != 2 || !strings.Contains(out, `"failed": 1`) || !strings.Contains(out, `"peer": "`+n.address) {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	if _, errs, code := output(t, hawser(t, "send", n.address, "--peer", "b="+n.address, "--payload", "x")); code != 0 {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	if got := n.next(t); got["transport"] != "rpcfallback" || got["name"] != "hawser.send" {

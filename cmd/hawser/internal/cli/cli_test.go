@@ -93,12 +93,26 @@ func TestUsage(t *testing.T) {
 		{[]string{"send", "a:1", "-", "--size", "3"}, []string{"exclude each other"}},
 		{[]string{"send", "a:1", "--size", "3", "--payload", "x"}, []string{"--payload and --size exclude each other"}},
 		{[]string{"send", "a:1", "--count", "0"}, []string{"--count must be at least 1, not 0"}},
-		{[]string{"send", "a:1", "--rate", "-1"}, []string{"--rate must not be negative"}},
+		{[]string{"send", "a:1", "--rate", "-1"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "nan"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "inf"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "1e-300"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "x"}, []string{`--rate: "x" is not a number`}},
+		{[]string{"send", "a:1", "--count", "99999999999999999999"}, []string{"--count: 99999999999999999999 is too large"}},
+		{[]string{"send", "a:1", "--count", "1.5"}, []string{`--count: "1.5" is not a whole number`}},
+		{[]string{"send", "a:1", "--deadline", "5"}, []string{`--deadline: "5" is not a duration, such as 500ms or 10s`}},
+		{[]string{"send", "a:1", "--deadline", "601s"}, []string{"--deadline must be at most 10m0s"}},
+		{[]string{"send", "a:1", "--transports", ""}, []string{"--transports must name"}},
+		{[]string{"send", "a:1", "--plugins-dir", "/nope"}, []string{"--plugins-dir: stat /nope: no such file or directory"}},
+		{[]string{"demo", "--plugins-dir", "/nope"}, []string{"--plugins-dir: stat /nope"}},
+		{[]string{"bench", "notify", "--plugins-dir", "/nope"}, []string{"--plugins-dir: stat /nope"}},
+		{[]string{"bench", "notify", "--size", "99999999"}, []string{"--size must be at most"}},
+		{[]string{"bench", "notify", "--pings", "0", "--burst", "0", "--rate-count", "0"}, []string{"nothing would be measured"}},
 		{[]string{"send", "a:1", "--file", "/nonexistent/x"}, []string{"--file: open /nonexistent/x"}},
 		{[]string{"send", "a:1", "--size", "99999999"}, []string{"notification.max_payload_bytes"}},
 		{[]string{"send", "a:1", "--peer", "b"}, []string{"--peer must be NAME=HOST:PORT"}},
 		{[]string{"recv", "x"}, []string{`unexpected argument "x": this command takes none`}},
-		{[]string{"recv", "--count", "-1"}, []string{"must not be negative"}},
+		{[]string{"recv", "--count", "-1"}, []string{"--count must not be negative, as -1 is"}},
 		{[]string{"recv", "-o", "xml"}, []string{"must be text or json"}},
 		{[]string{"node", "--listen", "0.0.0.0:1"}, []string{"control.listen", "not a loopback address"}},
 		{[]string{"node", "--log-level", "loud"}, []string{"--log-level"}},
@@ -106,7 +120,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"demo", "--row", "nosuch"}, []string{`no row is called "nosuch"; there are "no fault"`}},
 		{[]string{"demo", "--row", "killed"}, []string{"more than one row matches"}},
 		{[]string{"demo", "--count", "3"}, []string{"--count must be 400"}},
-		{[]string{"bench", "notify", "--rounds", "0"}, []string{"--rounds and --window"}},
+		{[]string{"bench", "notify", "--rounds", "0"}, []string{"--rounds must be at least 1, not 0"}},
 		{[]string{"bench", "notify", "--transport", "T!"}, []string{"transports[0].name"}},
 		{[]string{"plugin", "describe"}, []string{"missing argument: a plugin's name"}},
 		{[]string{"plugin", "verify", "nosuch"}, []string{`no plugin "nosuch" is configured`}},
@@ -171,7 +185,10 @@ func TestConfigCheck(t *testing.T) {
 
 	settings := file(t, dir, "settings.yaml",
 		"plugins: {dir: "+dir+"}\nnotification: {rpc_fallback: false}\ntransports: [{name: fine, config: {bogus: 1}}]\n", 0o644)
-	run(t, "config", "check", settings).check(t, exitUsage, "transport fine: ", "bogus")
+	run(t, "config", "check", settings).check(t, exitUsage, settings+":3:36: transports[0].config.bogus: unknown key")
+	listen := file(t, dir, "listen.yaml",
+		"plugins: {dir: "+dir+"}\nnotification: {rpc_fallback: false}\ntransports: [{name: fine, config: {listen: '0.0.0.0:1'}}]\n", 0o644)
+	run(t, "config", "check", listen).check(t, exitUsage, listen+":3:36: transports[0].config.listen: \"0.0.0.0:1\" is not a loopback address")
 }
 
 func TestConfigShow(t *testing.T) {
@@ -220,7 +237,7 @@ func TestPluginCommands(t *testing.T) {
 	with("plugin", "describe", "/bin/false").check(t, exitUnable, "is it a Hawser plugin?")
 
 	with("plugin", "verify", "fine").check(t, exitFailed, "fine: not in the lock", "--update")
-	with("plugin", "verify", "--update").check(t, exitFailed, "written to "+filepath.Join(dir, "plugins.lock")+": fine", "gone: missing")
+	with("plugin", "verify", "--update").check(t, exitOK, "written to "+filepath.Join(dir, "plugins.lock")+": fine", "gone: missing")
 	with("plugin", "verify", "hawser-fine").check(t, exitOK, "fine: approved")
 	file(t, dir, "hawser-fine", "#!/bin/sh\n", 0o755)
 	with("plugin", "verify", "fine").check(t, exitFailed, "fine: changed: "+path, "approved is ")

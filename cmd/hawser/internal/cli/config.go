@@ -94,14 +94,19 @@ func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 		r.Faults = faultsOf(err)
 		return r
 	}
-	faults, warnings, err := engine.CheckPlugins(ctx, cfg)
+	loaded.Config = cfg
+	faults, warnings, err := loaded.CheckPlugins(ctx)
+	if len(faults) > 0 {
+		r.Faults = faultsOf(faults)
+	}
+	var other []error
 	if err != nil {
-		faults = append(faults, err)
+		other = append(other, err)
 	}
 	if strict {
-		faults, warnings = append(faults, warnings...), nil
+		other, warnings = append(other, warnings...), nil
 	}
-	for _, fault := range faults {
+	for _, fault := range other {
 		r.Faults = append(r.Faults, faultJSON{File: f.config, Message: fault.Error()})
 	}
 	for _, w := range warnings {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/demo"
+	"github.com/hawser-transport/hawser/engine"
 )
 
 func newDemo() *cobra.Command {
@@ -34,7 +35,7 @@ all rows hold, and with 2 if one does not.`,
 	flags.BoolVar(&f.list, "list", false, "list the rows and run nothing")
 	flags.Uint64Var(&f.seed, "seed", 0, "make the random moments from this number (default: a random one)")
 	flags.IntVar(&f.count, "count", 4000, "notifications in a row")
-	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are (default: HAWSER_PLUGIN_PATH, then beside this program)")
+	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are looked for first (then: HAWSER_PLUGIN_PATH, and beside this program)")
 	flags.StringVar(&f.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
 	flags.BoolVar(&f.timeouts, "default-timeouts", false, "leave the timeouts of calls to frozen peers at 30 s (here: 2 s)")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the nodes log")
@@ -71,6 +72,9 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	}
 	if f.list {
 		return f.printRows(cmd.OutOrStdout(), rows)
+	}
+	if err := pluginsDirThere(engine.Config{Plugins: engine.PluginsConfig{Dir: f.pluginsDir}}, true); err != nil {
+		return err
 	}
 	o := demo.Options{
 		PluginsDir: f.pluginsDir, Lock: f.lock, Rows: rows, Count: f.count, Seed: f.seed,

@@ -41,7 +41,7 @@ type engineFlags struct {
 func (f *engineFlags) addConfigFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.config, "config", "", "configuration file (default: $"+configVariable+", else none)")
-	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "overrides plugins.dir: where the plugins' binaries are")
+	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "overrides plugins.dir: where the plugins' binaries are looked for first")
 	flags.StringVar(&f.lock, "plugins-lock", "", "overrides plugins.lock: file of the binaries' checksums")
 }
 
@@ -112,13 +112,39 @@ func (f *engineFlags) apply(cfg engine.Config) (engine.Config, error) {
 	if err := f.addPeers(&cfg); err != nil {
 		return engine.Config{}, err
 	}
-	if len(f.transports) > 0 {
+	if f.transports != nil {
+		if !slices.ContainsFunc(f.transports, func(s string) bool { return strings.TrimSpace(s) != "" }) {
+			return engine.Config{}, usageError("--transports must name at least one transport")
+		}
 		cfg.Transports = chooseTransports(cfg.Transports, f.transports)
+	}
+	if err := pluginsDirThere(cfg, f.pluginsDir != ""); err != nil {
+		return engine.Config{}, err
 	}
 	if _, err := cfg.Effective(); err != nil {
 		return engine.Config{}, &failure{code: exitUsage, err: err}
 	}
 	return cfg, nil
+}
+
+// pluginsDirThere wants the directory that was named for the plugins to exist:
+// others are searched after it, and would hide that it does not.
+func pluginsDirThere(cfg engine.Config, byFlag bool) error {
+	dir, what := cfg.Plugins.Dir, "plugins.dir"
+	if dir == "" {
+		return nil
+	}
+	if byFlag {
+		what = "--plugins-dir"
+	}
+	st, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return failed(exitUsage, "%s: %w", what, err)
+	case !st.IsDir():
+		return failed(exitUsage, "%s: %s is not a directory", what, dir)
+	}
+	return nil
 }
 
 func (f *engineFlags) addPeers(cfg *engine.Config) error {

@@ -54,6 +54,9 @@ type nodeFlags struct {
 }
 
 func (n *nodeFlags) run(cmd *cobra.Command) error {
+	if n.drain < 0 {
+		return usageError("--drain must not be negative, as %v is", n.drain)
+	}
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)

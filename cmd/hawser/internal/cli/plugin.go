@@ -129,7 +129,8 @@ binary that differs from its checksum. With --update the binaries are approved
 as they are now: their checksums are written into plugins.lock.
 
 Exits with 0 if every binary is the approved one, and with 2 if one has changed,
-is missing, or was never approved.`,
+is missing, or was never approved. With --update it exits with 0 once they are
+written; entries of plugins that are no longer found are dropped.`,
 		}
 	)
 	f.addConfigFlags(command)
@@ -150,14 +151,15 @@ type verifyJSON struct {
 	OK      bool         `json:"ok"`
 	Lock    string       `json:"lock"`
 	Updated []string     `json:"updated"`
+	Dropped []string     `json:"dropped,omitempty"`
 	Plugins []pluginJSON `json:"plugins"`
 }
 
 func verifyPlugins(cmd *cobra.Command, cfg engine.Config, names []string, update bool, o output) error {
-	var changed []string
+	var changed, dropped []string
 	if update {
 		var err error
-		if _, changed, err = engine.UpdatePluginLock(cfg, names...); err != nil {
+		if _, changed, dropped, err = engine.UpdatePluginLock(cfg, names...); err != nil {
 			return err
 		}
 	}
@@ -168,9 +170,9 @@ func verifyPlugins(cmd *cobra.Command, cfg engine.Config, names []string, update
 	if found, err = chosenPlugins(found, names); err != nil {
 		return err
 	}
-	v := verifyJSON{OK: true, Lock: engine.PluginLock(cfg.Plugins), Updated: append([]string{}, changed...), Plugins: pluginsJSON(found)}
+	v := verifyJSON{OK: true, Lock: engine.PluginLock(cfg.Plugins), Updated: append([]string{}, changed...), Dropped: dropped, Plugins: pluginsJSON(found)}
 	for _, p := range found {
-		v.OK = v.OK && p.State() == engine.PluginApproved
+		v.OK = v.OK && (p.State() == engine.PluginApproved || update && p.State() == engine.PluginMissing)
 	}
 	if o == outputJSON {
 		if err := document(cmd.OutOrStdout(), v); err != nil {
@@ -212,6 +214,9 @@ func printVerified(w io.Writer, v verifyJSON) {
 		default:
 			fmt.Fprintf(w, "%s: %s: %s has SHA-256 %s\n", p.Name, p.State, p.Path, p.SHA256)
 		}
+	}
+	if len(v.Dropped) > 0 {
+		fmt.Fprintf(w, "dropped from %s, since no longer found: %s\n", v.Lock, strings.Join(v.Dropped, ", "))
 	}
 	switch {
 	case len(v.Updated) > 0:

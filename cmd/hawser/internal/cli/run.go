@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -94,6 +95,10 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 // flagError names the flag that was meant.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return usageError("--%s: %s", invalid.GetFlag().Name, wrongValue(invalid))
+	}
 	if !errors.As(err, &unknown) {
 		return usageError("%v", err)
 	}
@@ -109,6 +114,28 @@ func flagError(cmd *cobra.Command, err error) error {
 		flags = append(flags, "--"+name)
 	}
 	return usageError("%v%s", err, didYouMean(flags))
+}
+
+// wrongValue says what is wrong with a flag's value, without the names that
+// the language's packages have in their errors.
+func wrongValue(e *pflag.InvalidValueError) string {
+	value, kind := e.GetValue(), e.GetFlag().Value.Type()
+	switch {
+	case errors.Is(e, strconv.ErrRange):
+		return value + " is too large"
+	case kind == "int" || kind == "uint64":
+		return fmt.Sprintf("%q is not a whole number", value)
+	case kind == "float64":
+		return fmt.Sprintf("%q is not a number", value)
+	case kind == "duration":
+		return fmt.Sprintf("%q is not a duration, such as 500ms or 10s", value)
+	case kind == "bool":
+		return fmt.Sprintf("%q is not true or false", value)
+	case e.GetFlag().Name == "log-level":
+		return fmt.Sprintf("%q is not debug, info, warn or error", value)
+	default:
+		return fmt.Sprintf("%q: %v", value, errors.Unwrap(e))
+	}
 }
 
 func didYouMean(names []string) string {
