@@ -48,6 +48,7 @@ func Binary(t testing.TB, path string, env ...string) sdk.Transport {
 	t.Cleanup(client.Kill)
 	tr, err := dispense(client, host)
 	if err != nil {
+		client.Kill() // waits until all that it printed was read
 		t.Fatalf("%s: %v\n%s", path, err, lines)
 	}
 	return &process{Transport: tr, client: client}
