@@ -166,7 +166,7 @@ func TestParseErrors(t *testing.T) {
 		{"unknown key", "notification:\n  porto: 1\n", "c.yaml:2:3: notification.porto: unknown key; did you mean proto?"},
 		{"nothing near", "sessions:\n  zzzzzzz: 1\n", "c.yaml:2:3: sessions.zzzzzzz: unknown key; known are max"},
 		{"wrong type", "notification:\n  proto: two\n", "c.yaml:2:10: notification.proto: must be a whole number, not a string"},
-		{"fraction", "notification:\n  proto: 1.5\n", "c.yaml:2:10: notification.proto: must be a whole number, not a fraction"},
+		{"fraction", "notification:\n  proto: 1.5\n", "c.yaml:2:10: notification.proto: must be a whole number, not 1.5; write all its digits, without a point or an exponent"},
 		{"quoted number", "notification:\n  proto: \"1\"\n", "must be a whole number, not a string"},
 		{"no value", "notification:\n  proto:\n", "notification.proto: must be a whole number, not nothing"},
 		{"quoted bool", "notification:\n  rpc_fallback: \"true\"\n", "must be true or false, not a string"},

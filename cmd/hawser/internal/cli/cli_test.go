@@ -133,6 +133,18 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+func TestErrorsAsJSON(t *testing.T) {
+	for _, args := range [][]string{{"send", "-o", "json"}, {"send", "a:1", "--count", "x", "-o", "json"}, {"node", "--config", "/nope", "--output=json"}} {
+		var e struct {
+			Error    string
+			ExitCode int `json:"exit_code"`
+		}
+		if decode(t, run(t, args...), exitUsage, &e); e.Error == "" || e.ExitCode != exitUsage {
+			t.Errorf("%v: got %+v", args, e)
+		}
+	}
+}
+
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"plugin"}, {"send", "--help"}, {"demo", "--help"}} {
 		run(t, args...).check(t, exitOK, "Usage:")

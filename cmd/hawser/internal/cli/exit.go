@@ -25,7 +25,7 @@ const exitCodesHelp = `Exit codes:
   3    it could not run (port in use, no transport could be started, no node
        to ask, ...)
   4    the time given with --timeout was over first
-  130  interrupted`
+  130  interrupted (a node that SIGINT or SIGTERM ends in order exits with 0)`
 
 // failure is an error with an exit code.
 type failure struct {

@@ -39,6 +39,7 @@ func Run(ctx context.Context, args []string, s Streams) int {
 		fmt.Fprintln(s.Err, "hawser: interrupted")
 	default:
 		report(s.Err, cmd, err)
+		reportJSON(out, cmd, args, code, err)
 	}
 	return code
 }
@@ -143,6 +144,21 @@ func didYouMean(names []string) string {
 		return ""
 	}
 	return "; did you mean " + strings.Join(names, " or ") + "?"
+}
+
+// reportJSON tells programs of an error, on one line, if -o json was asked for.
+func reportJSON(w io.Writer, cmd *cobra.Command, args []string, code int, err error) {
+	asked := strings.Contains(" "+strings.Join(args, " ")+" ", " -o json ") // a flag before it may be wrong
+	if cmd == nil || cmd.Flags().Lookup("output") == nil {
+		return
+	}
+	if !asked && cmd.Flags().Lookup("output").Value.String() != string(outputJSON) {
+		return
+	}
+	_ = line(w, struct {
+		Error    string `json:"error"`
+		ExitCode int    `json:"exit_code"`
+	}{strings.TrimSpace(err.Error()), code})
 }
 
 // report prints an error, each line of it under the program's name.
