@@ -139,13 +139,12 @@ func resumedPeer(s settings) ([]figure, error) {
 		}
 		d, err := e.Notify(context.Background(), peer.address, engine.Notification{Name: "data"})
 		time.Sleep(frozen)
-		resumed := time.Now()
-		err = errors.Join(err, peer.cmd.Process.Signal(syscall.SIGCONT))
-		if err != nil {
-			return nil, err
+		if err == nil && d.Ended() != engine.Pending {
+			err = fmt.Errorf("a notification to a frozen peer has ended: %v, %v", d.Ended(), d.Err())
 		}
-		if d.Ended() != engine.Pending {
-			return nil, fmt.Errorf("a notification to a frozen peer has ended: %v, %v", d.Ended(), d.Err())
+		resumed := time.Now()
+		if err := errors.Join(err, peer.cmd.Process.Signal(syscall.SIGCONT)); err != nil {
+			return nil, err
 		}
 		if err := d.Wait(context.Background()); err != nil {
 			return nil, err
