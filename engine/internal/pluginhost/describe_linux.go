@@ -169,9 +169,12 @@ func parseDescribed(text []byte) (sdk.Description, error) {
 
 var errFeature = errors.New("unknown feature")
 
+// namedFeatures is well above the numbers that have names.
+const namedFeatures = 256
+
 // featureNamed is the inverse of Feature.String.
 func featureNamed(name string) (sdk.Feature, error) {
-	for f := sdk.FeatureNotify; f <= sdk.FeatureHandover; f++ {
+	for f := sdk.Feature(1); f <= namedFeatures; f++ {
 		if f.String() == name {
 			return f, nil
 		}
