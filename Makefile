@@ -3,11 +3,13 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
+# What packages hold. hawser-faulty is for tests and the demo, and is built from
+# test/faulty: no package takes it.
 PLUGINS := tcp rpcfallback
 TIMED := test/timed.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test race scenarios vet lint generate generate-check fuzz bench clean
+.PHONY: help deps build demo test race scenarios vet lint generate generate-check fuzz sim mutants bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -16,11 +18,12 @@ deps: ## install what the build and the tests need (Debian packages, Go modules)
 	@test/deps.sh
 	$(GO) mod download
 
-build: deps ## build hawser and the plugins into bin/
+build: deps ## build hawser, the plugins and hawser-faulty into bin/
 	@mkdir -p $(BIN)
 	$(GO) build -o $(BIN)/hawser ./cmd/hawser
 	@for p in $(PLUGINS); do echo "$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p"; \
 		$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p || exit 1; done
+	$(GO) build -o $(BIN)/hawser-faulty ./test/faulty
 
 demo: build ## two nodes, 4000 notifications a row, faults: the table of what arrived
 	$(BIN)/hawser demo
@@ -58,6 +61,15 @@ generate-check: ## fail if the protobuf code is not what the generators make now
 FUZZTIME ?= 20s
 fuzz: ## every fuzz target for FUZZTIME (20s) each
 	@test/fuzz.sh $(FUZZTIME)
+
+SEEDS ?= 10000
+SEED ?=
+sim: ## the simulation: SEEDS (10000) seeds, or SEED alone with its trace
+	SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(GO) test -count=1 -timeout 3h -run TestSimulation ./test/sim
+
+MUTANTS ?=
+mutants: ## remove one guard at a time: a named test must turn red
+	$(GO) run ./test/mutants $(MUTANTS)
 
 bench: build ## ratios against plain programs, into docs/performance.md
 	cd bench && $(GO) run . -bin ../$(BIN) -out ../docs/performance.md

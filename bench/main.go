@@ -24,6 +24,7 @@ type settings struct {
 	rate      int
 	window    int
 	payload   int
+	peers     int
 	lowJitter bool
 }
 
@@ -35,13 +36,14 @@ func main() {
 	var s settings
 	flag.StringVar(&s.bin, "bin", "../bin", "directory of the plugin binaries")
 	flag.StringVar(&s.out, "out", "", "file to write the report to, besides standard output")
-	flag.IntVar(&s.rounds, "rounds", 7, "rounds")
+	flag.IntVar(&s.rounds, "rounds", 7, "rounds; 0 leaves the contenders out")
 	flag.IntVar(&s.pings, "pings", 3000, "round trips a round")
 	flag.IntVar(&s.bursts, "bursts", 20, "bursts a round")
 	flag.IntVar(&s.burst, "burst", 2000, "notifications in a burst")
 	flag.IntVar(&s.rate, "rate", 200000, "notifications of the rate measurement, a round")
 	flag.IntVar(&s.window, "window", 256, "notifications without an ack in the rate measurement")
 	flag.IntVar(&s.payload, "payload", 64, "bytes of payload")
+	flag.IntVar(&s.peers, "peers", 1000, "idle peers, in memory")
 	flag.BoolVar(&s.lowJitter, "awake", true, "hold the cores awake (/dev/cpu_dma_latency) where that is allowed")
 	flag.Parse()
 	fail(run(s))
@@ -76,7 +78,14 @@ func run(s settings) error {
 			fmt.Fprintf(os.Stderr, "round %d/%d %-22s %s (%.1f s)\n", round+1, s.rounds, c.name, m, time.Since(start).Seconds())
 		}
 	}
-	report := results.report(s, held)
+	figures, err := standing(s)
+	if err != nil {
+		return err
+	}
+	report := standingReport(figures)
+	if s.rounds > 0 {
+		report = results.report(s, held) + report
+	}
 	fmt.Print(report)
 	if s.out == "" {
 		return nil

@@ -25,18 +25,18 @@ func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.He
 		// To oneself: nothing travels, so any session will do.
 		return control.HelloReply{Node: e.self(), Proto: req.Proto, Session: req.Session, Room: selfRoom}, nil
 	}
-	if req.Proto < 2 {
-		return control.HelloReply{}, sdk.Errorf(sdk.Unsupported, "hello: protocol %d is offered, and this version speaks 2 only", req.Proto)
-	}
 	a, err := e.greet(req.From)
 	if err != nil {
 		return control.HelloReply{}, err
 	}
-	reply := control.HelloReply{Node: e.self(), Proto: 2}
+	reply := control.HelloReply{Node: e.self(), Proto: min(req.Proto, *e.cfg.Notification.Proto)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.dead != nil || a.successor != nil {
 		return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
+	}
+	if !a.agreeLocked(reply.Proto) {
+		return control.HelloReply{}, sdk.Errorf(sdk.InvalidArgument, "hello: protocol %d is in use with this incarnation, not %d", a.proto.Load(), reply.Proto)
 	}
 	old := a.in
 	if old == nil || req.Replaces != 0 && req.Replaces == old.ID() {
@@ -47,7 +47,9 @@ func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.He
 		a.openSessionLocked(req.Session, time.Now())
 	}
 	reply.Session = a.in.ID()
-	reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
+	if a.acks() {
+		reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
+	}
 	reply.Transports, reply.Version = e.published()
 	a.learnLocked(req.Transports, req.Version)
 	a.pumpLocked()

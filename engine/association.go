@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,23 +24,28 @@ import (
 type association struct {
 	e       *Engine
 	address string
-	client  control.Client
+	client  *caller
 
 	// node is nil before hello and constant after; since, when the peer's
 	// engine started, is written before node.
 	node  atomic.Pointer[Node]
 	since time.Time
 
+	// proto is the protocol of both ways, constant once hello has settled it.
+	proto atomic.Int32
+
 	mu sync.Mutex
 	// All below are guarded by mu.
 
-	proto int
+	agreed bool // proto is
 	// successor is what took this association's place: the incarnation's own
 	// after a merge, the next life's after death.
 	successor *association
 	dead      error
 	gone      bool      // dead, empty, and out of the directory
 	used      time.Time // when it was last needed
+	made      time.Time // constant
+	heard     time.Time // when the peer last said something
 
 	box      *outbox.Box
 	lastSent time.Time // when a notification was last given to a transport
@@ -50,10 +56,12 @@ type association struct {
 	paths     map[pathKey]*path
 	order     []*path       // that both sides run, as configured
 	ranked    []*path       // of order, those to try, best first
+	paused    []*path       // of order, the one whose pause ends first first
 	forgotten uint64        // the highest generation of a path that was forgotten
 	retiring  int           // endpoints that were replaced and have not ended
 	matched   bool          // order reflects what both sides run now
 	news      chan struct{} // closed, and made anew, when order has changed
+	back      chan struct{} // closed, and made anew, when the peer is no longer silent
 	matches   uint64        // counts changes of what either side runs
 	selfLane  *outbox.Lane  // of an association with this engine itself
 	telling   bool          // the peer is being told what runs here
@@ -89,12 +97,14 @@ type refusal struct {
 
 func newAssociation(e *Engine, address string) *association {
 	a := &association{
-		e: e, address: address, client: e.control.Dial(address),
+		e: e, address: address, client: &caller{e.control.Dial(address), e.watch, address},
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
-		paths: map[pathKey]*path{}, news: make(chan struct{}), used: time.Now(),
+		paths: map[pathKey]*path{}, news: make(chan struct{}), back: make(chan struct{}),
+		used: time.Now(), made: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
+	a.proto.Store(2)
 	return a
 }
 
@@ -102,6 +112,9 @@ func newAssociation(e *Engine, address string) *association {
 func (a *association) bindLocked(n control.Node) {
 	a.since = n.Started
 	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+	if n.Incarnation != a.e.incarnation {
+		a.e.hub.tell(Event{Kind: PeerUp, Address: a.address, Peer: a.node.Load()})
+	}
 }
 
 // dueLocked is when the next thing is to be done, or zero.
@@ -118,6 +131,9 @@ func (a *association) dueLocked(now time.Time) time.Time {
 	}
 	due := a.box.Due()
 	if t := now.Add(retireCheck); a.retiring > 0 && (due.IsZero() || t.Before(due)) {
+		due = t
+	}
+	if t := a.receiptDueLocked(); !t.IsZero() && (due.IsZero() || t.Before(due)) {
 		due = t
 	}
 	for _, p := range a.order {
@@ -145,10 +161,14 @@ func (a *association) die(cause error) {
 		return
 	}
 	a.dead = cause
+	a.tellEnd(cause)
 	posted := a.box.CloseSession()
 	eps := a.endpointsLocked()
 	in := a.in
 	a.in = nil
+	if n := a.node.Load(); n != nil {
+		a.e.watch.forgetPeer(n.Incarnation)
+	}
 	a.timer.Stop()
 	a.mu.Unlock()
 
@@ -175,6 +195,19 @@ func (a *association) die(cause error) {
 	if next.client != a.client {
 		_ = a.client.Close()
 	}
+}
+
+// tellEnd tells of the end of a peer's life, if it was met.
+func (a *association) tellEnd(cause error) {
+	n := a.node.Load()
+	if n == nil || a.selfLane != nil || errors.Is(cause, sdk.Closed) {
+		return
+	}
+	kind := PeerGone
+	if errors.Is(cause, sdk.PeerRestarted) {
+		kind = PeerRestartedEvent
+	}
+	a.e.hub.tell(Event{Kind: kind, Address: a.address, Peer: n, Err: cause})
 }
 
 // settle ends an entry that is out of the box.
@@ -238,19 +271,26 @@ func (a *association) tickLocked(now time.Time) {
 	if !since.IsZero() && a.e.freeze.Within(since, now) {
 		// This process did not run: what fell due meanwhile says nothing.
 		a.box.Rearm(now)
+		a.trustLocked()
 	}
+	held, full := a.heldLocked() // by what is about to be taken out, too
 	for _, x := range a.box.Expire(now) {
 		a.explainLocked(x.Owner.(*Delivery))
-		a.settle(x, func(d *Delivery) {
-			d.fail(sdk.Errorf(sdk.DeadlineExceeded, "not acknowledged within its deadline"))
-		})
+		a.settle(x, func(d *Delivery) { d.fail(a.lateLocked(x, held, full)) })
 	}
-	for lane, n := range a.box.Timeouts(now) {
-		a.e.stats.Timeouts.Add(uint64(n))
-		if p, ok := lane.Owner.(*path); ok {
-			p.note("no acknowledgement within the ack timeout")
+	for lane, late := range a.box.Timeouts(now) {
+		a.e.stats.Timeouts.Add(uint64(late.Entries))
+		p, ok := lane.Owner.(*path)
+		if !ok {
+			continue
+		}
+		p.countersLocked(a.e).timeouts.Add(uint64(late.Entries))
+		if !late.Since.IsZero() {
+			a.suspectLocked(p, late, now)
 		}
 	}
+	a.judgeLocked(now)
+	a.missReceiptsLocked(now)
 	a.pumpLocked()
 }
 
@@ -274,18 +314,55 @@ func (a *association) armLocked(now time.Time) {
 	a.timer.Reset(max(due.Sub(now), time.Millisecond))
 }
 
+// heldLocked reports whether room holds something back, and whether that is
+// since the receiver's queue is full, rather than since it does not answer.
+func (a *association) heldLocked() (held, full bool) {
+	if a.selfLane != nil {
+		full = a.box.Head() != nil
+		return full, full
+	}
+	s := a.box.Status()
+	return s.Held, s.Held && s.Sent == 0
+}
+
+// lateLocked says what an entry still waited for when its deadline came.
+func (a *association) lateLocked(x *outbox.Entry, held, full bool) error {
+	left := x.MayHaveLeft()
+	text := "not acknowledged within its deadline"
+	switch {
+	case a.box.Session() == 0 && !left:
+		text = "its deadline was over before hello was answered"
+	case full && !left:
+		text = "not sent within its deadline: the peer had no room, its queue is full"
+	case full:
+		text += ": the peer had no room, its queue is full"
+	case held && !left:
+		text = "not sent within its deadline: what was sent before it has no answer"
+	case !left:
+		text = "its deadline was over before it could be sent"
+	}
+	return sdk.Errorf(sdk.DeadlineExceeded, "%s", text)
+}
+
 // explainLocked adds to a delivery that is about to fail what kept it from the
 // ways that it was not sent over.
 func (a *association) explainLocked(d *Delivery) {
-	if a.hello.err != nil && a.box.Session() == 0 {
-		d.failed(Attempt{Reason: a.hello.err.Error()})
+	if a.box.Session() == 0 {
+		switch {
+		case a.hello.err != nil:
+			d.failed(Attempt{Reason: a.hello.err.Error()})
+		case a.hello.running:
+			d.failed(Attempt{Reason: "hello to " + a.address + ": no answer in time"})
+		}
 	}
 	for _, p := range a.order {
 		if p.trouble != "" {
 			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: p.trouble})
+		} else if p.connecting != nil {
+			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: "still connecting"})
 		}
 	}
-	for _, t := range a.e.missing(a.remote.list) {
+	for _, t := range a.e.missing(a.remote.list, a.node.Load() != nil) {
 		d.failed(t)
 	}
 }

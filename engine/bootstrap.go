@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/health"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
 // connectLocked starts connecting a path, unless that is under way or was
 // tried a moment ago. One attempt serves all who wait for it.
 func (a *association) connectLocked(p *path, now time.Time) {
-	if p.connecting != nil || p.ep != nil && !p.stale() || p.retryAt.After(now) || a.e.ctx.Err() != nil {
+	if p.connecting != nil || p.ep != nil && !p.stale() || p.retryAt.After(now) || a.e.ctx.Err() != nil || a.silentLocked(now) != nil {
 		return
 	}
 	p.generation++
@@ -77,11 +78,13 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 	if current {
 		a.installLocked(p, ep, time.Now())
 		a.e.stats.Connects.Add(1)
+		p.countersLocked(a.e).connects.Add(1)
 		a.pumpLocked()
 	} else {
 		if p.connecting == ep { // it ended before it was installed
 			p.connecting = nil
 			p.failedLocked(time.Now(), "ended while connecting")
+			a.blameLocked(p, ep.deathLocked(health.EndKind(ep.cause)))
 		}
 		ep.failedLocked()
 		a.pumpLocked() // what waited for it goes another way, or has a timer
@@ -98,7 +101,7 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 func (a *association) notConnected(p *path, ep *endpoint, err error) {
 	switch {
 	case control.Gone(err):
-		a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+		a.die(goneError(a.address, err))
 		return
 	case errors.Is(err, sdk.PeerRestarted):
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
@@ -116,7 +119,9 @@ func (a *association) notConnected(p *path, ep *endpoint, err error) {
 		a.reopenLocked()
 	}
 	p.failedLocked(time.Now(), "connect: "+err.Error())
+	a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, silent(err))))
 	a.e.stats.ConnectFailures.Add(1)
+	p.countersLocked(a.e).connectFailure.Add(1)
 	a.e.log.Info("path not connected", "peer", a.peer(), "transport", p.transport, "path", p.name, "error", err)
 	a.pumpLocked()
 }
@@ -159,6 +164,7 @@ func (a *association) accepted(p *path, ep *endpoint, se sdk.Endpoint) error {
 	if p.connecting == ep && !ep.ended && a.dead == nil && a.successor == nil {
 		a.installLocked(p, ep, time.Now())
 		a.e.stats.Accepts.Add(1)
+		p.countersLocked(a.e).accepts.Add(1)
 		a.pumpLocked()
 		a.mu.Unlock()
 		return nil
@@ -166,6 +172,7 @@ func (a *association) accepted(p *path, ep *endpoint, se sdk.Endpoint) error {
 	if p.connecting == ep { // it ended before it was installed
 		p.connecting = nil
 		p.failedLocked(time.Now(), "ended while accepting")
+		a.blameLocked(p, ep.deathLocked(health.EndKind(ep.cause)))
 	}
 	ep.failedLocked()
 	a.pumpLocked()
@@ -181,8 +188,14 @@ func (a *association) notAccepted(p *path, ep *endpoint, err error) {
 	if p.connecting == ep {
 		p.connecting = nil
 		p.failedLocked(time.Now(), "accept: "+err.Error())
+		a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, false)))
 		a.pumpLocked()
 	}
+}
+
+// deathLocked is the failure of an endpoint that was never installed.
+func (ep *endpoint) deathLocked(k health.Kind) health.Failure {
+	return health.Failure{Kind: k, Began: ep.begun, Endpoint: ep.generation}
 }
 
 // settleTime is how long a bootstrap waits for news of an instance that the

@@ -71,7 +71,7 @@ func (e *Engine) admit(ctx context.Context, address string, d *Delivery) error {
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return contextEnded(ctx, d.peer)
 		case <-timeout.C:
 			e.stats.Backpressure.Add(1)
 			return sdk.Errorf(sdk.Backpressure, "notification to %s: the outbox is full and had no room for %v", d.peer, e.cfg.Notification.SlotWait())

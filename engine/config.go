@@ -173,11 +173,21 @@ type RegistryConfig struct {
 	Static map[string]string
 }
 
-// SecurityConfig will govern mutual TLS. This version does not support it:
-// only loopback addresses can be bound, and setting anything here is an error.
+// SecurityConfig turns mutual TLS on, for the control plane and for the
+// transports that support it. Without it only loopback addresses can be bound.
+// The files are read again when they change.
 type SecurityConfig struct {
-	CA, Cert, Key string
-	// Allow lists the peers' names that are admitted.
+	// CA is a PEM file of the authority that has signed every peer's
+	// certificate. CA, Cert and Key go together.
+	CA string
+	// Cert is a PEM file of this engine's certificate, for serverAuth and
+	// clientAuth, with its intermediates if any.
+	Cert string
+	// Key is a PEM file of the certificate's key. Others must not be able to
+	// read it.
+	Key string
+	// Allow lists the peers' names that are admitted: DNS names, or common
+	// names, of their certificates. Default: all that the CA has signed.
 	Allow []string
 	// Insecure permits other than loopback addresses without TLS.
 	Insecure bool
@@ -185,9 +195,10 @@ type SecurityConfig struct {
 
 // AdminConfig places the admin interfaces. Default: off.
 type AdminConfig struct {
-	// Socket is the path of a unix socket.
+	// Socket is the path of a unix socket, "auto" for one in the user's
+	// runtime directory, where the command line looks, or "off".
 	Socket string
-	// HTTP is an address for health, metrics and status.
+	// HTTP is an address on which Handler is served.
 	HTTP string
 }
 
@@ -205,6 +216,10 @@ type TransportConfig struct {
 	Config json.RawMessage
 	// Env adds variables to the plugin's environment.
 	Env map[string]string
+	// Keys lets the transport have the keys of SecurityConfig, to secure its
+	// connections, if it asks for them. Default: true for tcp and rpcfallback
+	// with their default Plugin or in process, else false.
+	Keys *bool
 	// InProcess makes the transport inside this process; Plugin, SHA256 and
 	// Env then do not apply. It has no key in the file.
 	InProcess func() sdk.Transport
@@ -251,6 +266,10 @@ func (c Config) withDefaults() Config {
 		if t.Plugin == "" && t.InProcess == nil {
 			t.Plugin = pluginPrefix + t.Name
 		}
+		if t.Keys == nil {
+			builtIn := t.Name == "tcp" || t.Name == rpcFallbackName
+			t.Keys = new(builtIn && (t.InProcess != nil || t.Plugin == pluginPrefix+t.Name))
+		}
 		if len(t.Config) == 0 {
 			t.Config = json.RawMessage("{}")
 		}
@@ -267,7 +286,7 @@ func (c Config) clone() Config {
 	c.Transports = slices.Clone(c.Transports)
 	for i := range c.Transports {
 		t := &c.Transports[i]
-		t.Config, t.Env = slices.Clone(t.Config), maps.Clone(t.Env)
+		t.Config, t.Env, t.Keys = slices.Clone(t.Config), maps.Clone(t.Env), clonePointer(t.Keys)
 	}
 	return c
 }

@@ -38,8 +38,8 @@ func TestZeroConfigIsTheDefault(t *testing.T) {
 		}
 	}
 	want := []TransportConfig{
-		{Name: "tcp", Plugin: "hawser-tcp", Config: json.RawMessage("{}")},
-		{Name: "rpcfallback", Plugin: "hawser-rpcfallback", Config: json.RawMessage("{}")},
+		{Name: "tcp", Plugin: "hawser-tcp", Config: json.RawMessage("{}"), Keys: new(true)},
+		{Name: "rpcfallback", Plugin: "hawser-rpcfallback", Config: json.RawMessage("{}"), Keys: new(true)},
 	}
 	if !reflect.DeepEqual(c.Transports, want) {
 		t.Errorf("got %+v", c.Transports)
@@ -166,7 +166,7 @@ func TestParseErrors(t *testing.T) {
 		{"unknown key", "notification:\n  porto: 1\n", "c.yaml:2:3: notification.porto: unknown key; did you mean proto?"},
 		{"nothing near", "sessions:\n  zzzzzzz: 1\n", "c.yaml:2:3: sessions.zzzzzzz: unknown key; known are max"},
 		{"wrong type", "notification:\n  proto: two\n", "c.yaml:2:10: notification.proto: must be a whole number, not a string"},
-		{"fraction", "notification:\n  proto: 1.5\n", "c.yaml:2:10: notification.proto: must be a whole number, not a fraction"},
+		{"fraction", "notification:\n  proto: 1.5\n", "c.yaml:2:10: notification.proto: must be a whole number, not 1.5; write all its digits, without a point or an exponent"},
 		{"quoted number", "notification:\n  proto: \"1\"\n", "must be a whole number, not a string"},
 		{"no value", "notification:\n  proto:\n", "notification.proto: must be a whole number, not nothing"},
 		{"quoted bool", "notification:\n  rpc_fallback: \"true\"\n", "must be true or false, not a string"},
@@ -189,14 +189,19 @@ func TestParseErrors(t *testing.T) {
 		{"cooldown", "path_health:\n  cooldown_secs: 29\n", "c.yaml:2:3: path_health.cooldown_secs: is 29s, less than rpc.connect_timeout_ms (30s)"},
 		{"max cooldown", "peer_health:\n  max_cooldown_ms: 4999\n", "less than peer_health.cooldown_ms (5000)"},
 		{"outbox", "outbox:\n  bytes: 1000\n", "less than notification.max_payload_bytes"},
-		{"public address", "control:\n  listen: 0.0.0.0:1\n", "c.yaml:2:3: control.listen: \"0.0.0.0:1\" is not a loopback address: without security.ca"},
+		{"public address", "control:\n  listen: 0.0.0.0:1\n", "c.yaml:2:3: control.listen: \"0.0.0.0:1\" is not a loopback address: without mutual TLS"},
 		{"no port", "control:\n  listen: 127.0.0.1\n", "must be host:port"},
-		{"advertise port 0", "control:\n  advertise: a:0\n", "does not end in a port number"},
+		{"advertise port 0", "control:\n  advertise: a:0\n", "the port must be 1 to 65535, not 0"},
 		{"static without type", "registry:\n  static: {a: \"b:1\"}\n", "registry.type is p2p"},
 		{"static without names", "registry:\n  type: static\n", "is empty, but registry.type is static"},
 		{"static address", "registry:\n  type: static\n  static:\n    a: b\n", "c.yaml:4:5: registry.static.a: must be host:port"},
-		{"security", "security:\n  ca: x\n", "c.yaml:2:3: security.ca: is not supported yet"},
-		{"insecure", "security:\n  insecure: true\n", "security.insecure: is not supported yet"},
+		{"security", "security:\n  ca: x\n", "c.yaml:2:3: security.cert: is missing"},
+		{"security and insecure", "security:\n  ca: x\n  cert: y\n  key: z\n  insecure: true\n", "c.yaml:5:3: security.insecure: contradicts security.ca"},
+		{"allow alone", "security:\n  allow: [a]\n", "c.yaml:2:3: security.allow: admits nobody without"},
+		{"allow nobody", "security:\n  ca: x\n  cert: y\n  key: z\n  allow: [\"\"]\n", "security.allow[0]: must be 1 to 256 bytes"},
+		{"unspecified without advertise", "control:\n  listen: 0.0.0.0:1\nsecurity:\n  insecure: true\n", "c.yaml:2:3: control.advertise: is not set"},
+		{"admin without TLS", "admin:\n  http: 0.0.0.0:1\nsecurity:\n  ca: x\n  cert: y\n  key: z\n", "c.yaml:2:3: admin.http: \"0.0.0.0:1\" is not a loopback address, and it has no TLS"},
+		{"transport's keys", "transports:\n  - name: tcp\n    keys: maybe\n", "c.yaml:3:11: transports[0].keys: must be true or false"},
 		{"transports", "transports: tcp\n", "c.yaml:1:13: transports: must be a list, not a string"},
 		{"transport without name", "transports:\n  - plugin: x\n", "transports[0].name: must be 1 to 32 of [a-z0-9-]"},
 		{"transport's name", "transports:\n  - name: TCP\n", "c.yaml:2:5: transports[0].name: must be 1 to 32 of [a-z0-9-], not \"TCP\""},
@@ -293,7 +298,7 @@ func TestEnvironment(t *testing.T) {
 		"HAWSER_TRANSPORTS=tcp":             "write it in the file",
 		"HAWSER_REGISTRY_STATIC=a":          "must be name=value",
 		"HAWSER_REGISTRY_TYPE=etcd":         "must be p2p or static",
-		"HAWSER_SECURITY_ALLOW=a,b":         "HAWSER_SECURITY_ALLOW: security.allow: is not supported yet",
+		"HAWSER_SECURITY_ALLOW=a,b":         "HAWSER_SECURITY_ALLOW: security.allow: admits nobody",
 		"HAWSER_WHATEVER=1":                 "HAWSER_WHATEVER: overrides no key",
 	} {
 		if _, err := ReadConfig("", []string{variable}); err == nil || !strings.Contains(err.Error(), want) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -164,7 +165,6 @@ func (c Config) checkAddresses(ck *configChecker) {
 	if text := checkConfigName(c.Node.Name); text != "" {
 		ck.say(text, "node.name")
 	}
-	// This version can bind loopback addresses only, see SecurityConfig.
 	for _, a := range []struct{ key, address string }{
 		{"control.listen", c.Control.Listen}, {"admin.http", c.Admin.HTTP},
 	} {
@@ -173,10 +173,26 @@ func (c Config) checkAddresses(ck *configChecker) {
 		}
 		if text := checkConfigAddress(a.address, true); text != "" {
 			ck.say(text, a.key)
-		} else if host, _, _ := net.SplitHostPort(a.address); !isLoopback(host) {
-			ck.say(fmt.Sprintf("%q is not a loopback address: without security.ca, security.cert and security.key, "+
-				"which this version does not support yet, only loopback addresses can be bound", a.address), a.key)
+			continue
 		}
+		host, _, _ := net.SplitHostPort(a.address)
+		switch secured := c.Security.secured() && a.key != "admin.http"; {
+		case isLoopback(host) || c.Security.Insecure || secured:
+		case a.key == "admin.http":
+			ck.say(fmt.Sprintf("%q is not a loopback address, and it has no TLS: only security.insecure permits that", a.address), a.key)
+		default:
+			ck.say(fmt.Sprintf("%q is not a loopback address: without mutual TLS (security.ca, security.cert and security.key), "+
+				"or security.insecure, only loopback addresses can be bound", a.address), a.key)
+		}
+	}
+	if host, _, err := net.SplitHostPort(c.Control.Listen); err == nil && c.Control.Advertise == "" {
+		if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+			ck.say(fmt.Sprintf("is not set, and control.listen is %s, which is no address that peers can dial", c.Control.Listen),
+				"control.advertise", "control.listen")
+		}
+	}
+	if text := checkAdminSocket(c.Admin.Socket); text != "" {
+		ck.say(text, "admin.socket")
 	}
 	if a := c.Control.Advertise; a != "" {
 		if text := checkConfigAddress(a, false); text != "" {
@@ -200,22 +216,43 @@ func (c Config) checkAddresses(ck *configChecker) {
 	}
 }
 
-// checkSecurity refuses what this version would only pretend to do.
+// secured reports whether mutual TLS is on.
+func (c SecurityConfig) secured() bool { return c.CA != "" && c.Cert != "" && c.Key != "" }
+
 func (c Config) checkSecurity(ck *configChecker) {
 	s := c.Security
-	for _, k := range []struct {
-		key string
-		set bool
-	}{
-		{"security.ca", s.CA != ""}, {"security.cert", s.Cert != ""}, {"security.key", s.Key != ""},
-		{"security.allow", len(s.Allow) > 0}, {"security.insecure", s.Insecure},
-	} {
-		if k.set {
-			ck.faults = append(ck.faults, configFault{[]string{k.key}, "is not supported yet: " +
-				"this version binds loopback addresses only and has no TLS; remove the key", sdk.Unsupported})
+	files := []struct{ key, file string }{
+		{"security.ca", s.CA}, {"security.cert", s.Cert}, {"security.key", s.Key},
+	}
+	var set, unset []string
+	for _, f := range files {
+		if f.file != "" {
+			set = append(set, f.key)
+		} else {
+			unset = append(unset, f.key)
 		}
 	}
+	if len(set) > 0 && len(unset) > 0 {
+		ck.say("is missing: mutual TLS needs security.ca, security.cert and security.key", append(unset[:1:1], set...)...)
+	}
+	if len(set) == 0 && len(s.Allow) > 0 {
+		ck.say("admits nobody without security.ca, security.cert and security.key: nothing else tells who a peer is", "security.allow")
+	}
+	if len(set) > 0 && s.Insecure {
+		ck.say("contradicts "+set[0]+": either there is TLS, or there is none", "security.insecure", set[0])
+	}
+	for i, name := range s.Allow {
+		if text := checkConfigName(name); text != "" {
+			ck.say(text, fmt.Sprintf("security.allow[%d]", i), "security.allow")
+		}
+	}
+	if len(s.Allow) > maxConfigAllow {
+		ck.say(fmt.Sprintf("has %d names, the limit is %d", len(s.Allow), maxConfigAllow), "security.allow")
+	}
 }
+
+// maxConfigAllow is what a transport can be told.
+const maxConfigAllow = 4096
 
 func (c Config) checkTransports(ck *configChecker) {
 	if len(c.Transports) == 0 {
@@ -292,7 +329,15 @@ func checkConfigAddress(address string, listen bool) string {
 	if err != nil || host == "" || strings.ContainsFunc(host, controlRune) {
 		return fmt.Sprintf("must be host:port, not %q", address)
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 && !listen {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if errors.Is(err, strconv.ErrRange) || err == nil && n == 0 && !listen {
+		least := 1
+		if listen {
+			least = 0
+		}
+		return fmt.Sprintf("%q: the port must be %d to 65535, not %s", address, least, port)
+	}
+	if err != nil {
 		return fmt.Sprintf("%q does not end in a port number", address)
 	}
 	return ""

@@ -9,7 +9,9 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -362,6 +364,12 @@ func (r *configReader) transport(path string, n ast.Node) TransportConfig {
 			t.SHA256, wrong = yamlString(e.value)
 		case "env":
 			t.Env = r.stringMap(key, e.value)
+		case "keys":
+			if b, ok := yamlNode(e.value).(*ast.BoolNode); ok {
+				t.Keys = &b.Value
+			} else {
+				wrong = "must be true or false, not " + yamlKind(e.value)
+			}
 		case "config":
 			t.Config = r.settings(key, e.value)
 		default:
@@ -418,6 +426,7 @@ func (r *configReader) plain(path string, n ast.Node) any {
 		out := map[string]any{}
 		entries, _ := r.mapping(n, path, path)
 		for _, e := range entries {
+			r.loaded.origins[path+"."+e.key] = e.at
 			out[e.key] = r.plain(path+"."+e.key, e.value)
 		}
 		return out
@@ -505,7 +514,33 @@ func yamlInt(n ast.Node) (int64, string) {
 			return int64(v), ""
 		}
 	}
-	return 0, "must be a whole number, not " + yamlKind(n)
+	return 0, "must be a whole number, not " + notWhole(n)
+}
+
+// notWhole says what stands where a whole number has to.
+func notWhole(n ast.Node) string {
+	kind, text := yamlKind(n), ""
+	switch v := yamlNode(n).(type) {
+	case *ast.FloatNode:
+		text = v.GetToken().Value
+	case *ast.StringNode:
+		text = v.Value
+	}
+	if len(text) > 40 {
+		return kind
+	}
+	plain := yamlNode(n) != nil && yamlNode(n).GetToken().Type == token.StringType
+	if _, err := time.ParseDuration(text); err == nil && plain {
+		return "the duration " + text + "; write milliseconds, or seconds where the key ends in _secs, without a unit"
+	}
+	digits := strings.TrimLeft(text, "+-")
+	if _, err := strconv.ParseInt(digits, 10, 64); errors.Is(err, strconv.ErrRange) {
+		return text + ", which is too large"
+	}
+	if _, err := strconv.ParseFloat(text, 64); err == nil && (plain || kind == "a fraction") {
+		return text + "; write all its digits, without a point or an exponent"
+	}
+	return kind
 }
 
 func yamlString(n ast.Node) (string, string) {

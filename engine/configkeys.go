@@ -73,7 +73,7 @@ var configKeys = []configKey{
 		field: func(c *Config) any { return &c.RPC.RequestTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
 	{path: "rpc.bootstrap_timeout_ms", doc: "Deadline of a bootstrap; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.BootstrapTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
-	{path: "rpc.notify_timeout_ms", doc: "Deadline of a notification sent by RPC; -1 means 30000.",
+	{path: "rpc.notify_timeout_ms", doc: "How long a receipt of the RPC fallback is waited for at protocols 0 and 1, where no ack could tell; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.NotifyTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
 	{path: "rpc.connect_timeout_ms", doc: "How long a call waits for a connection; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.ConnectTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
@@ -100,7 +100,7 @@ var configKeys = []configKey{
 	{path: "path_health.max_cooldown_secs", doc: "Longest pause of a path.",
 		field: func(c *Config) any { return &c.PathHealth.MaxCooldownSecs }, def: 300, min: 1, max: maxConfigSecs},
 
-	{path: "plugins.dir", doc: "Directory of the plugins' binaries. Default: those of HAWSER_PLUGIN_PATH, then that of the running program.",
+	{path: "plugins.dir", doc: "Directory of the plugins' binaries. It is searched first, then those of HAWSER_PLUGIN_PATH, then that of the running program.",
 		field: func(c *Config) any { return &c.Plugins.Dir }},
 	{path: "plugins.lock", doc: "File of the binaries' checksums. Default: plugins.lock beside them, if it exists.",
 		field: func(c *Config) any { return &c.Plugins.Lock }},
@@ -134,20 +134,20 @@ var configKeys = []configKey{
 	{path: "registry.static", doc: "Names and their addresses, for type static.",
 		field: func(c *Config) any { return &c.Registry.Static }},
 
-	{path: "security.ca", doc: "File of the certificate authority. Not supported yet.",
+	{path: "security.ca", doc: "PEM file of the authority that has signed every peer's certificate. With security.cert and security.key it turns mutual TLS on.",
 		field: func(c *Config) any { return &c.Security.CA }},
-	{path: "security.cert", doc: "File of this engine's certificate. Not supported yet.",
+	{path: "security.cert", doc: "PEM file of this engine's certificate, for serverAuth and clientAuth, with its intermediates if any.",
 		field: func(c *Config) any { return &c.Security.Cert }},
-	{path: "security.key", doc: "File of the certificate's key. Not supported yet.",
+	{path: "security.key", doc: "PEM file of the certificate's key, which others must not be able to read.",
 		field: func(c *Config) any { return &c.Security.Key }},
-	{path: "security.allow", doc: "Names of the peers that are admitted. Not supported yet.",
+	{path: "security.allow", doc: "Names of the peers that are admitted: DNS names or common names of their certificates. Default: all that the authority has signed.",
 		field: func(c *Config) any { return &c.Security.Allow }},
-	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS. Not supported yet.",
+	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS: whoever reaches them can read, forge and disturb everything.",
 		field: func(c *Config) any { return &c.Security.Insecure }, def: false},
 
-	{path: "admin.socket", doc: "Path of the admin's unix socket. Default: off.",
+	{path: "admin.socket", doc: "Path of the admin's unix socket; auto is one in the user's runtime directory, where the command line looks; off is none. Default: off, in `hawser node` auto.",
 		field: func(c *Config) any { return &c.Admin.Socket }},
-	{path: "admin.http", doc: "Address for health, metrics and status. Default: off.",
+	{path: "admin.http", doc: "Address for health, metrics and status, host:port. Default: off.",
 		field: func(c *Config) any { return &c.Admin.HTTP }},
 }
 
@@ -161,6 +161,7 @@ var transportKeys = []struct{ name, doc string }{
 	{"sha256", "The binary's checksum in hexadecimal. Default: the one in the lock file."},
 	{"config", "The transport's own settings."},
 	{"env", "Variables to add to the plugin's environment."},
+	{"keys", "Let the plugin have the certificate's key, to secure its connections. Default: true for hawser-tcp and hawser-rpcfallback, else false."},
 }
 
 // section and name are the two halves of a key's path.

@@ -71,6 +71,7 @@ func transportsSchema() map[string]any {
 		"sha256": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
 		"config": {"type": "object"},
 		"env":    {"type": "object", "additionalProperties": text},
+		"keys":   {"type": "boolean"},
 	}
 	properties := map[string]any{}
 	for _, k := range transportKeys {

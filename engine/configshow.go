@@ -40,6 +40,7 @@ func (l LoadedConfig) Settings() []Setting {
 			hidden[name] = "(hidden)"
 		}
 		add("env", hidden)
+		add("keys", *t.Keys)
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 )
@@ -42,6 +43,8 @@ func (e End) String() string {
 type Delivery struct {
 	entry outbox.Entry
 	peer  string
+	tally *tally
+	born  time.Duration // after the engine's start
 	end   atomic.Uint32
 	waits atomic.Pointer[chan struct{}]
 
@@ -77,6 +80,7 @@ func (d *Delivery) Done() <-chan struct{} {
 // notification goes on then.
 func (d *Delivery) Wait(ctx context.Context) error {
 	if d.Ended() == Pending {
+		ctx = orBackground(ctx)
 		select {
 		case <-d.Done():
 		case <-ctx.Done():
@@ -153,5 +157,6 @@ func (d *Delivery) fail(cause error) {
 	if d.entry.MayHaveLeft() {
 		code = DeliveryUnknown
 	}
+	d.tally.ended(Failed, code, cause)
 	d.finish(Failed, &DeliveryError{Peer: d.peer, Code: code, Cause: cause, Attempts: d.attempts, Tried: d.tried})
 }

@@ -260,7 +260,8 @@ func TestUnderLossEverythingArrivesOnce(t *testing.T) {
 					}
 				}
 				for _, node := range []string{"a:1", "b:1"} {
-					w.configs[node] = Config{Transports: []TransportConfig{
+					// Refused frames pause both paths, and one alone is slow.
+					w.configs[node] = Config{Notification: NotificationConfig{DeadlineMS: 600000}, Transports: []TransportConfig{
 						{Name: "fast", InProcess: lossy(w.fast, node)},
 						{Name: rpcFallbackName, InProcess: lossy(w.slow, node)},
 					}}
@@ -371,6 +372,7 @@ func TestHelloIsSharedByConcurrentCallers(t *testing.T) {
 			})
 		}
 		all.Wait()
+		synctest.Wait()
 		if s := a.Stats(); s.Connects != 2 || b.Stats().Sessions != 1 {
 			t.Errorf("%d connects, %d sessions", s.Connects, b.Stats().Sessions)
 		}

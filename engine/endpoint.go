@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/frame"
+	"github.com/hawser-transport/hawser/engine/internal/health"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
@@ -27,6 +28,8 @@ type endpoint struct {
 
 	se        sdk.Endpoint // nil until Connect or Accept has returned
 	outgoing  bool         // this side connects
+	begun     time.Time    // when its making was
+	cause     error        // of its end
 	ended     bool
 	owes      bool // an ack; it is in a.owed
 	installed time.Time
@@ -39,7 +42,7 @@ type endpoint struct {
 func (a *association) newEndpointLocked(p *path) *endpoint {
 	return &endpoint{
 		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote, session: a.box.Session(),
-		lane: a.box.NewLane(p), inflight: newInflight(),
+		begun: time.Now(), lane: a.box.NewLane(p), inflight: newInflight(),
 	}
 }
 
@@ -47,7 +50,7 @@ func (a *association) newEndpointLocked(p *path) *endpoint {
 func (ep *endpoint) failedLocked() {
 	if !ep.ended {
 		ep.ended = true
-		ep.a.box.Handover(ep.lane)
+		ep.handoverLocked("ended while connecting")
 	}
 }
 
@@ -83,7 +86,9 @@ func (ep *endpoint) Completed(cs []sdk.Completion) {
 	for _, c := range cs {
 		switch c.Outcome {
 		case sdk.Done:
-			if _, ok := ep.inflight.take(c.ID); !ok {
+			if s, ok := ep.inflight.take(c.ID); ok {
+				ep.takenOverLocked(s)
+			} else {
 				a.e.stats.Nonsense.Add(1)
 			}
 		case sdk.NotPosted:
@@ -93,8 +98,7 @@ func (ep *endpoint) Completed(cs []sdk.Completion) {
 			if !ok {
 				a.e.stats.Nonsense.Add(1)
 			} else if s.entry != nil && s.entry.Held() {
-				s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "may have left: " + c.Code.Error()})
-				a.box.Unknown(s.entry, s.copy)
+				ep.lostLocked(s, "may have left: "+c.Code.Error())
 				lost = true
 			}
 		}
@@ -124,6 +128,7 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		return
 	}
 	ep.a.e.stats.NotPosted.Add(1)
+	ep.p.countersLocked(ep.a.e).notPosted.Add(1)
 	if !s.entry.Held() {
 		return // it ended meanwhile, and is its reader's
 	}
@@ -136,6 +141,7 @@ func (ep *endpoint) notPosted(id uint64, why error) {
 		return
 	}
 	ep.p.shun(time.Now())
+	ep.a.blameLocked(ep.p, health.Failure{Kind: health.SendKind(why), Began: s.entry.SentAt()})
 	s.entry.Owner.(*Delivery).failed(Attempt{ep.p.transport, ep.p.name, "not sent: " + errorText(why)})
 }
 
@@ -152,7 +158,7 @@ func (ep *endpoint) endLocked(err error) {
 	if ep.ended {
 		return
 	}
-	ep.ended = true
+	ep.ended, ep.cause = true, err
 	ep.inflight = inflight{}
 	a, p := ep.a, ep.p
 	if i := slices.Index(p.retiring, ep); i >= 0 {
@@ -166,8 +172,9 @@ func (ep *endpoint) endLocked(err error) {
 	for x := range ep.lane.Entries() {
 		x.Owner.(*Delivery).failed(Attempt{p.transport, p.name, reason})
 	}
-	n := a.box.Handover(ep.lane)
+	n := ep.handoverLocked(reason)
 	a.e.stats.HandedOver.Add(uint64(n))
+	p.countersLocked(a.e).handedOver.Add(uint64(n))
 	if p.ep != ep {
 		return // replaced, or never installed
 	}
@@ -177,6 +184,7 @@ func (ep *endpoint) endLocked(err error) {
 		return
 	}
 	p.note(reason)
+	a.blameLocked(p, health.Failure{Kind: health.EndKind(err), Began: ep.installed, Endpoint: ep.generation})
 	a.e.log.Info("endpoint ended", "peer", a.peer(), "transport", p.transport, "path", p.name, "pending", n, "reason", reason)
 	// While it is connected anew the next path carries. An endpoint that did
 	// not last is a failure, so that one that never lasts is no storm.
@@ -204,15 +212,17 @@ func (ep *endpoint) shut() {
 // once per read, under it.
 func (ep *endpoint) Received(frames [][]byte) {
 	a := ep.a
-	in := intake{now: time.Now()}
+	in := intake{now: time.Now(), patience: ep.patience()}
 	a.mu.Lock()
 	in.session, in.from = a.in, a.node.Load()
+	a.heard = in.now
 	a.mu.Unlock()
 	for _, f := range frames {
 		ep.frame(f, &in)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	ep.p.countersLocked(a.e).received.Add(in.entered)
 	ep.applyLocked(&in)
 	if in.owes {
 		// Whoever the notification woke may have something to say: then the
@@ -229,11 +239,14 @@ type intake struct {
 	now     time.Time
 	session *inbox.Session // the peer's, or nil
 	from    *Node
+	// patience is how long to wait yet for a full queue.
+	patience time.Duration
 
 	owes    bool   // an ack over this endpoint
 	owesAll bool   // and over every connected one: a duplicate, a request
 	unknown uint64 // a session that is not held
 	acks    []inAck
+	entered uint64 // into the queue
 }
 
 type inAck struct {
@@ -273,16 +286,24 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	if !a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) {
-		a.e.stats.DroppedFull.Add(1)
+	for a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) != inbox.Entered {
+		if !ep.stall(in, a.e.partFor(name)) {
+			a.e.stats.DroppedFull.Add(1)
+			return
+		}
 	}
+	in.entered++
 }
 
 // asked deals with a frame of the peer's session: a notification, or a request
 // for room.
 func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 	a, session, now := ep.a, in.session, in.now
-	if h.Epoch != a.e.incarnation.Epoch() {
+	if !a.stamps() || h.Type == frame.CreditRequest && !a.acks() {
+		a.e.stats.Malformed.Add(1)
+		return
+	}
+	if h.Epoch != a.epochHere() {
 		a.e.stats.WrongLife.Add(1)
 		return
 	}
@@ -305,17 +326,25 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	switch session.Take(h, 2, now, func() bool {
-		return a.e.enqueue(in.from, ep.p.transport, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
-	}) {
+	take := func() inbox.Verdict {
+		return session.Take(h, int(a.proto.Load()), now, func() inbox.Verdict {
+			return a.e.enqueue(in.from, ep.p.transport, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
+		})
+	}
+	verdict := take()
+	for (verdict == inbox.NoRoom || verdict == inbox.PartFull) && ep.stall(in, a.e.partFor(name)) {
+		verdict = take()
+	}
+	switch verdict {
 	case inbox.Entered:
-		in.owes = true
+		in.owes = a.acks()
+		in.entered++
 	case inbox.Duplicate:
 		a.e.stats.Duplicates.Add(1)
-		in.owes, in.owesAll = true, true
-	case inbox.NoRoom:
+		in.owes, in.owesAll = a.acks(), a.acks()
+	case inbox.NoRoom, inbox.PartFull:
 		a.e.stats.DroppedFull.Add(1)
-		in.owes = true
+		in.owes = a.acks()
 	case inbox.OutOfRange:
 		a.e.stats.OutOfRange.Add(1)
 	case inbox.Ended:
@@ -343,12 +372,12 @@ func (ep *endpoint) applyLocked(in *intake) {
 		}
 	}
 	if in.unknown != 0 && a.mayRefuseLocked(now) {
-		a.refusals = append(a.refusals, refusal{ep, in.unknown, 2})
+		a.refusals = append(a.refusals, refusal{ep, in.unknown, int(a.proto.Load())})
 	}
 }
 
 func (ep *endpoint) oweLocked() {
-	if !ep.owes {
+	if !ep.owes && ep.a.acks() {
 		ep.owes = true
 		ep.a.owed = append(ep.a.owed, ep)
 	}
@@ -365,7 +394,8 @@ func (ep *endpoint) ackLocked(x inAck, now time.Time) {
 // answeredLocked is ackLocked whichever way the answer came. It returns how
 // many notifications it settled.
 func (a *association) answeredLocked(x inAck, now time.Time) int {
-	if a.node.Load() == nil || x.h.Session == 0 || x.h.Session != a.box.Session() || x.h.Epoch != a.node.Load().Incarnation.Epoch() {
+	if a.node.Load() == nil || x.h.Session == 0 || x.h.Session != a.box.Session() || x.h.Epoch != a.epochThereLocked() ||
+		!a.acks() && (x.h.Type == frame.CtrlAck || !a.stamps()) {
 		a.e.stats.ForeignAcks.Add(1)
 		return 0
 	}
@@ -382,12 +412,25 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 	}
 	a.ranges = ack.Ranges
 	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
+	a.countAcksLocked(now, a.settled...)
 	for i, e := range a.settled {
+		a.ackedLocked(e, now)
 		a.settle(e, func(d *Delivery) { d.finish(Acknowledged, nil) })
 		a.settled[i] = nil
 	}
-	a.e.stats.Acked.Add(uint64(len(a.settled)))
 	return len(a.settled)
+}
+
+// countAcksLocked counts entries that are about to end as acknowledged.
+func (a *association) countAcksLocked(now time.Time, xs ...*outbox.Entry) {
+	var sum time.Duration
+	for _, x := range xs {
+		age := x.Owner.(*Delivery).age(a.e, now)
+		a.e.stats.latency.observe(age)
+		sum += age
+	}
+	a.e.stats.latency.sum.Add(int64(sum))
+	a.e.stats.Acked.Add(uint64(len(xs)))
 }
 
 // slot is a frame without an outcome.

@@ -18,6 +18,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -26,6 +27,7 @@ import (
 	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/engine/internal/freeze"
 	"github.com/hawser-transport/hawser/engine/internal/inbox"
+	"github.com/hawser-transport/hawser/engine/internal/seam"
 	"github.com/hawser-transport/hawser/engine/registry"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -37,14 +39,18 @@ type Engine struct {
 	log         *slog.Logger
 	incarnation Incarnation
 	started     time.Time
-	address     string // what peers are told
+	longest     time.Duration // that a notification may take
+	address     string        // what peers are told
 
 	control  control.Carrier
 	registry registry.Registry
 	freeze   *freeze.Detector
 	queue    *inbox.Queue[Received]
+	queues   []*Queue // by prefix, the longest first
 	outbox   *budget
 	stats    counters
+	watch    *watch
+	hub      hub
 
 	ctx    context.Context // ends when everything has to stop
 	cancel context.CancelFunc
@@ -52,59 +58,81 @@ type Engine struct {
 	// deliveries counts those that have not ended.
 	deliveries pending
 
+	security   security
 	transports transports
 	directory  directory
+
+	surface surface // what can be seen from outside
 
 	closing atomic.Bool
 	closed  chan struct{} // Close has finished
 }
 
 // Option changes how Open makes an engine.
-type Option func(*options)
-
-type options struct {
-	log     *slog.Logger
-	carrier control.Carrier
-}
+type Option func(*seam.Options)
 
 // WithLogger makes the engine, and its plugins, log to l. Default: nowhere.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.log = l } }
+func WithLogger(l *slog.Logger) Option { return func(o *seam.Options) { o.Log = l } }
 
 // withCarrier replaces the control plane's carrier.
-func withCarrier(c control.Carrier) Option { return func(o *options) { o.carrier = c } }
+func withCarrier(c control.Carrier) Option { return func(o *seam.Options) { o.Carrier = c } }
 
 // Open starts an engine: it binds the control plane's address and starts the
 // configured transports. It returns once each transport is up or has failed to
 // start; a transport that failed is logged and tried again, and does not fail
 // Open, but a configuration that cannot work does.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
-	var o options
-	for _, opt := range opts {
+	ctx = orBackground(ctx)
+	var o seam.Options
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, sdk.Errorf(sdk.InvalidArgument, "open: option %d is nil", i+1)
+		}
 		opt(&o)
 	}
 	cfg, err := cfg.Effective()
 	if err != nil {
 		return nil, err
 	}
-	if *cfg.Notification.Proto != 2 {
-		return nil, sdk.Errorf(sdk.Unsupported, "notification.proto is %d: this version speaks protocol 2 only", *cfg.Notification.Proto)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.log == nil {
-		o.log = slog.New(slog.DiscardHandler)
+	if o.Incarnation.Epoch() == 0 {
+		o.Incarnation = newIncarnation()
+	}
+	if o.Longest == 0 {
+		o.Longest = maxDeadline
 	}
 	e := &Engine{
-		cfg: cfg, log: o.log, incarnation: newIncarnation(), started: time.Now(),
-		control: o.carrier, freeze: &freeze.Detector{}, closed: make(chan struct{}),
+		cfg: cfg, log: o.Log, incarnation: o.Incarnation, started: time.Now(), longest: o.Longest,
+		control: o.Carrier, freeze: &freeze.Detector{}, closed: make(chan struct{}),
 		outbox: newBudget(cfg.Outbox.TotalBytes),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.queue = inbox.NewQueue[Received](cfg.Receive.Frames, cfg.Receive.Bytes, e.roomReturned)
+	if err := e.divide(o.Queues); err != nil {
+		return nil, err
+	}
 	e.directory.init()
+	e.watch = newWatch(e)
+	e.freeze.OnThaw = e.watch.thawed
+	if err := e.surface.open(e, o); err != nil {
+		return nil, err
+	}
+	opened := false
+	defer func() {
+		if !opened {
+			e.surface.close()
+		}
+	}()
 	if e.registry, err = newRegistry(cfg.Registry); err != nil {
 		return nil, err
 	}
+	if err := e.security.open(e); err != nil {
+		return nil, err
+	}
 	if e.control == nil {
-		e.control = newControlCarrier(cfg)
+		e.control = newControlCarrier(cfg, e.security.ring, e.log)
 	}
 	if err := e.transports.prepare(e); err != nil {
 		_ = e.control.Close(ctx)
@@ -128,11 +156,49 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	}
 	e.tasks.Go(func() { e.freeze.Run(e.ctx) })
 	e.tasks.Go(e.sweep)
+	if e.security.ring != nil {
+		e.tasks.Go(e.security.watch)
+	}
+	e.tasks.Go(func() { e.watch.run(e.ctx) })
+	e.surface.serve(e)
 	if err := e.transports.start(ctx); err != nil {
 		_ = e.Close(ctx)
 		return nil, err
 	}
+	opened = true
+	e.surface.started.Store(true)
 	return e, nil
+}
+
+// orBackground has a nil context mean [context.Background].
+func orBackground(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
+}
+
+// ready checks what a method was called with: a nil context means
+// [context.Background].
+func (e *Engine) ready(ctx context.Context, what string) (context.Context, error) {
+	if e == nil || e.closed == nil {
+		return nil, sdk.Errorf(sdk.InvalidArgument, "%s: the engine was not made by Open", what)
+	}
+	return orBackground(ctx), nil
+}
+
+// contextEnded is the error of a notification whose context ended before the
+// outbox held it. It matches the context's error.
+func contextEnded(ctx context.Context, peer string) error {
+	code, text := NotSent, "cancelled"
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		code, text = DeadlineExceeded, "its deadline was over"
+	}
+	err := ctx.Err()
+	if cause := context.Cause(ctx); !errors.Is(cause, err) {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return sdk.Errorf(code, "notification to %s: %s before it was sent: %w", peer, text, err)
 }
 
 func newIncarnation() (i Incarnation) {
@@ -158,20 +224,28 @@ func (e *Engine) self() control.Node {
 // notification.slot_wait_ms and fails with [Backpressure]. An error means that
 // nothing was sent.
 func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Delivery, error) {
+	ctx, err := e.ready(ctx, "notify")
+	if err != nil {
+		return nil, err
+	}
 	size := len(n.Name) + len(n.Payload)
 	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
+		e.stats.tooLarge.Add(1)
 		return nil, sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
 	}
 	now := time.Now()
-	deadline, err := e.deadline(ctx, now)
-	if err != nil {
-		return nil, err
+	if ctx.Err() != nil {
+		return nil, contextEnded(ctx, peer)
 	}
+	deadline := e.deadline(ctx, now)
 	address, err := e.resolve(ctx, peer)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, contextEnded(ctx, peer)
+		}
 		return nil, err
 	}
-	d := &Delivery{peer: peer}
+	d := &Delivery{peer: peer, tally: &e.stats.tally, born: now.Sub(e.started)}
 	d.entry.Frame, d.entry.Deadline, d.entry.Owner = encode(n), deadline, d
 	if err := e.admit(ctx, address, d); err != nil {
 		return nil, err
@@ -188,26 +262,28 @@ func (e *Engine) resolve(ctx context.Context, peer string) (string, error) {
 	return e.registry.Resolve(ctx, peer)
 }
 
-// maxDeadline is the longest that a notification may take.
+// maxDeadline is the longest that a notification may take, outside tests.
 const maxDeadline = 600 * time.Second
 
-func (e *Engine) deadline(ctx context.Context, now time.Time) (time.Time, error) {
-	if err := ctx.Err(); err != nil {
-		return time.Time{}, context.Cause(ctx)
-	}
+func (e *Engine) deadline(ctx context.Context, now time.Time) time.Time {
 	at, ok := ctx.Deadline()
 	if !ok {
-		return now.Add(e.cfg.Notification.Deadline()), nil
+		return now.Add(e.cfg.Notification.Deadline())
 	}
-	if latest := now.Add(maxDeadline); at.After(latest) {
+	if latest := now.Add(e.longest); at.After(latest) {
 		at = latest
 	}
-	return at, nil
+	return at
 }
 
-// Receive returns the next notification, waiting for one until ctx ends. Once
+// Receive returns the next notification that no other queue takes (see
+// [NewQueue]), waiting for one until ctx ends. Once
 // the engine is closed it returns what is left, then [Closed].
 func (e *Engine) Receive(ctx context.Context) (*Received, error) {
+	ctx, err := e.ready(ctx, "receive")
+	if err != nil {
+		return nil, err
+	}
 	r, err := e.queue.Get(ctx)
 	if err != nil {
 		return nil, err
@@ -220,13 +296,16 @@ func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 // transports. It is idempotent; every call returns when the first has
 // finished.
 func (e *Engine) Close(ctx context.Context) error {
+	ctx, err := e.ready(ctx, "close")
+	if err != nil {
+		return err
+	}
 	if !e.closing.CompareAndSwap(false, true) {
 		<-e.closed
 		return nil
 	}
 	defer close(e.closed)
 	e.outbox.wake()
-	var err error
 	if !e.deliveries.wait(ctx) {
 		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx))
 	}
@@ -240,7 +319,10 @@ func (e *Engine) Close(ctx context.Context) error {
 	defer cancel()
 	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
 	e.cancel()
+	e.surface.close()
 	e.tasks.Wait()
+	e.watch.end()
+	e.hub.close()
 	return err
 }
 
@@ -270,7 +352,7 @@ func (e *Engine) farewell(ctx context.Context) {
 func (a *association) lastAck() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.in == nil {
+	if a.in == nil || !a.acks() {
 		return nil
 	}
 	return a.appendAckLocked(nil, &batch{})
@@ -283,9 +365,11 @@ const sweepEvery = 30 * time.Second
 // longest deadline, so that nothing of it can still be under way.
 const silence = 2 * maxDeadline
 
+func (e *Engine) silence() time.Duration { return 2 * e.longest }
+
 // sweep ends the sessions of silent senders.
 func (e *Engine) sweep() {
-	tick := time.NewTicker(sweepEvery)
+	tick := time.NewTicker(min(sweepEvery, e.longest/4))
 	defer tick.Stop()
 	for {
 		select {

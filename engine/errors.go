@@ -45,7 +45,10 @@ type Attempt struct {
 }
 
 // String returns the attempt as "transport/path: reason".
-func (a Attempt) String() string {
+func (a Attempt) String() string { return a.way() + ": " + a.Reason }
+
+// way is "transport/path", or what else could not be used.
+func (a Attempt) way() string {
 	way := a.Transport
 	if way == "" {
 		way = "control plane"
@@ -53,7 +56,7 @@ func (a Attempt) String() string {
 	if a.Path != "" && a.Path != sdk.MainPath {
 		way += "/" + a.Path
 	}
-	return way + ": " + a.Reason
+	return way
 }
 
 // DeliveryError is how a notification failed. errors.Is matches both Code and

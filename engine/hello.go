@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"time"
@@ -54,6 +53,8 @@ func (a *association) sayHello() {
 	for {
 		done := a.helloOnce()
 		a.mu.Lock()
+		a.abandonLocked(time.Now())
+		back := a.back
 		if done || a.dead != nil || a.successor != nil || a.box.Len() == 0 {
 			a.hello.running = false
 			a.pumpLocked() // what came meanwhile asks anew if need be
@@ -63,6 +64,8 @@ func (a *association) sayHello() {
 		a.mu.Unlock()
 		select {
 		case <-time.After(wait):
+		case <-back:
+			wait = helloMin
 		case <-a.e.ctx.Done():
 			a.mu.Lock()
 			a.hello.running = false
@@ -83,12 +86,7 @@ func (a *association) helloOnce() bool {
 	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: randomNonzero(), Replaces: a.hello.replaces}
 	a.mu.Unlock()
 	req.Transports, req.Version = a.e.published()
-	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
-	defer cancel()
-	reply, err := a.client.Hello(ctx, req)
-	if err == nil && reply.Proto < 2 {
-		err = sdk.Errorf(sdk.Unsupported, "hello: the peer speaks protocol %d, and this version 2 only", reply.Proto)
-	}
+	reply, err := a.client.Hello(a.e.ctx, req)
 	if err == nil && (reply.Node.Incarnation.IsZero() || reply.Session == 0) {
 		err = sdk.Errorf(sdk.Refused, "hello: the answer names no incarnation or session")
 	}
@@ -98,7 +96,7 @@ func (a *association) helloOnce() bool {
 		a.mu.Unlock()
 		a.e.log.Debug("hello failed", "peer", a.peer(), "error", err)
 		if control.Gone(err) && a.node.Load() != nil {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+			a.die(goneError(a.address, err))
 			return true
 		}
 		return false
@@ -128,7 +126,10 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 		return true
 	}
 	owner.hello.err = nil
-	owner.proto = min(reply.Proto, *a.e.cfg.Notification.Proto)
+	if owner.selfLane == nil && !owner.agreeLocked(min(reply.Proto, *a.e.cfg.Notification.Proto)) {
+		owner.hello.err = sdk.Errorf(sdk.InvalidArgument, "hello: the peer changed its protocol to %d", reply.Proto)
+		return owner != a
+	}
 	owner.learnLocked(reply.Transports, reply.Version)
 	if owner.box.Session() == 0 {
 		// One that a hello under way replaces is as good as gone.
@@ -137,8 +138,12 @@ func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
 			owner.pumpLocked()
 			return owner != a // its own hello goes on
 		}
-		owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
-		owner.lastSent = time.Time{}
+		if owner.acks() {
+			owner.box.Open(reply.Session, reply.Room.Seq, reply.Room.Bytes)
+		} else {
+			owner.box.OpenUnacked(reply.Session)
+		}
+		owner.lastSent = time.Now() // unused, it rests, too
 	}
 	owner.hello.replaces = 0
 	owner.pumpLocked()

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"cmp"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
@@ -55,6 +58,12 @@ type path struct {
 	shunUntil time.Time
 	shuns     int
 	trouble   string // what went wrong last
+
+	suspicion suspicion
+	// ackedAt is when something last sent over the path was last acked, and
+	// provedAt the same of what was sent over no other.
+	ackedAt, provedAt time.Time
+	counters          *transportCounters
 }
 
 // shun leaves the path alone for a moment: it refused a frame, and will refuse
@@ -86,6 +95,15 @@ func (p *path) up() bool { return p.ep != nil && p.ep.se != nil }
 
 // dueLocked is when the path wants the association's timer, or zero.
 func (p *path) dueLocked(a *association, now time.Time) time.Time {
+	due := p.sendDueLocked(a, now)
+	if s := p.suspicion; !s.sent.IsZero() && (due.IsZero() || s.judge.Before(due)) {
+		return s.judge
+	}
+	return due
+}
+
+// sendDueLocked is when the path may be able to take something.
+func (p *path) sendDueLocked(a *association, now time.Time) time.Time {
 	if p.up() {
 		if now.Before(p.shunUntil) && a.box.Head() != nil {
 			return p.shunUntil
@@ -132,8 +150,8 @@ func (a *association) keepsLocked(p *path) bool { return p.fallback && a.box.Ses
 // way, and returns nil if the entry has to wait.
 func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 	var avoided *path
-	for _, p := range a.ranked {
-		if len(e.Frame) > p.limit {
+	for _, p := range a.waysLocked(a.size(e)) {
+		if a.size(e) > p.limit {
 			continue
 		}
 		if !p.up() {
@@ -141,7 +159,7 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 			if p.fresh && p.freshUntil.IsZero() {
 				p.freshUntil = now.Add(a.e.cfg.Notification.SlotWait())
 			}
-			if p.fresh && now.Before(p.freshUntil) {
+			if p.fresh && p.connecting != nil && now.Before(p.freshUntil) {
 				return nil // its first connect is under way, and it is the better one
 			}
 			continue
@@ -152,7 +170,7 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 		if now.Before(p.shunUntil) {
 			continue
 		}
-		if !p.ep.hasRoom(len(e.Frame)) || now.Before(p.blockedUntil) {
+		if !p.ep.hasRoom(a.size(e)) || now.Before(p.blockedUntil) {
 			if p.fullSince.IsZero() {
 				p.fullSince = now
 			}
@@ -172,6 +190,22 @@ func (a *association) chooseLocked(e *outbox.Entry, now time.Time) *path {
 	return avoided
 }
 
+// waysLocked returns the paths to try for a frame, best first: if those that
+// can carry it are all paused, the one whose pause ends first.
+func (a *association) waysLocked(size int) []*path {
+	for _, p := range a.ranked {
+		if size <= p.limit {
+			return a.ranked
+		}
+	}
+	for i, p := range a.paused {
+		if size <= p.limit {
+			return a.paused[i : i+1]
+		}
+	}
+	return nil
+}
+
 // tooLargeLocked reports whether no transport that both sides run can ever
 // carry the entry, and the largest limit there is.
 func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
@@ -181,11 +215,11 @@ func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
 	for _, p := range a.order {
 		limit = max(limit, p.limit)
 	}
-	if len(e.Frame) <= limit {
+	if a.size(e) <= limit {
 		return limit, false
 	}
 	for _, p := range a.paths { // of a transport that is only restarting
-		if len(e.Frame) <= p.limit && a.e.runs(p.transport) {
+		if a.size(e) <= p.limit && a.e.runs(p.transport) {
 			return limit, false
 		}
 	}
@@ -196,7 +230,7 @@ func (a *association) tooLargeLocked(e *outbox.Entry) (limit int, is bool) {
 // which a smaller one behind it may use.
 func (a *association) outgrownLocked(e *outbox.Entry) bool {
 	for _, p := range a.ranked {
-		if p.up() && len(e.Frame) > p.limit {
+		if p.up() && a.size(e) > p.limit {
 			return true
 		}
 	}
@@ -215,9 +249,19 @@ func (a *association) keepLocked(now time.Time) {
 // rankLocked decides which paths are tried for notifications, in which order.
 func (a *association) rankLocked(now time.Time) {
 	candidates := make([]ranker.Candidate, len(a.order))
+	until := map[*path]time.Time{}
 	for i, p := range a.order {
 		candidates[i] = ranker.Candidate{Transport: p.rank, Path: p.index}
+		if a.selfLane == nil {
+			candidates[i].PausedUntil = a.e.watch.pausedUntil(a.keyLocked(p), now)
+		}
+		if candidates[i].PausedUntil.After(now) {
+			until[p] = candidates[i].PausedUntil
+		}
 	}
+	a.paused = slices.SortedStableFunc(maps.Keys(until), func(p, q *path) int {
+		return cmp.Or(until[p].Compare(until[q]), cmp.Compare(p.rank, q.rank), cmp.Compare(p.index, q.index))
+	})
 	a.ranked = a.ranked[:0]
 	for _, i := range ranker.Order(candidates, now) {
 		a.ranked = append(a.ranked, a.order[i])

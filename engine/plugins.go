@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,6 +37,9 @@ type PluginInfo struct {
 	// SHA256 is the binary's checksum, and Approved the one that it has to
 	// have by the configuration or the lock file, empty if any will do.
 	SHA256, Approved string
+	// Pinned is the configuration's key that holds Approved, such as
+	// transports[0].sha256; empty if the lock file does.
+	Pinned string
 	// Err says why there is no binary, naming every place looked at, or why
 	// it cannot be read.
 	Err error
@@ -61,8 +65,12 @@ func (p PluginInfo) Fault() error {
 	case PluginMissing:
 		return p.Err
 	case PluginChanged:
+		advice := "approve it with `hawser plugin verify --update`"
+		if p.Pinned != "" {
+			advice = "change " + p.Pinned
+		}
 		return sdk.Errorf(sdk.InvalidArgument, "plugin binary %s is not the one that was approved: its SHA-256 is %s, expected %s; "+
-			"if the change is wanted, approve it with `hawser plugin verify --update`", p.Path, p.SHA256, strings.ToLower(p.Approved))
+			"if the change is wanted, %s", p.Path, p.SHA256, strings.ToLower(p.Approved), advice)
 	default:
 		return nil
 	}
@@ -76,24 +84,30 @@ func FindPlugins(cfg Config) ([]PluginInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := pluginhost.LoadLock(PluginLock(cfg.Plugins))
+	lock, err := loadLock(PluginLock(cfg.Plugins))
 	if err != nil {
 		return nil, err
 	}
 	f := &finder{dirs: PluginDirs(cfg.Plugins), lock: lock}
 	var list []PluginInfo
-	for _, t := range cfg.Transports {
+	for i, t := range cfg.Transports {
 		if t.InProcess != nil {
 			continue
 		}
 		p := f.plugin(t)
+		if t.SHA256 != "" {
+			p.Pinned = fmt.Sprintf("%s[%d].sha256", transportsKey, i)
+		}
 		i := slices.IndexFunc(list, func(q PluginInfo) bool {
-			return q.Name == p.Name && q.Path == p.Path && q.Approved == p.Approved
+			return q.Name == p.Name && q.Path == p.Path && q.Approved == p.Approved && (q.Pinned == "") == (p.Pinned == "")
 		})
 		if i < 0 {
 			list = append(list, p)
 		} else {
 			list[i].Transports = append(list[i].Transports, t.Name)
+			if p.Pinned != "" {
+				list[i].Pinned += " and " + p.Pinned
+			}
 		}
 	}
 	for _, name := range f.others() {
@@ -104,6 +118,15 @@ func FindPlugins(cfg Config) ([]PluginInfo, error) {
 		}
 	}
 	return list, nil
+}
+
+// loadLock says what to do with a file that is no lock.
+func loadLock(file string) (*pluginhost.Lock, error) {
+	lock, err := pluginhost.LoadLock(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w; fix the file or delete it, and approve the binaries with `hawser plugin verify --update`", err)
+	}
+	return lock, nil
 }
 
 // plugin looks for a transport's plugin.
@@ -146,40 +169,57 @@ func (f *finder) others() []string {
 // UpdatePluginLock approves the binaries of these plugins, or of all that
 // FindPlugins finds, as they are now. It returns the lock file that it wrote
 // and the plugins whose entry changed. A plugin without a binary is an error,
-// and then nothing is written; without names it is left as it is.
-func UpdatePluginLock(cfg Config, names ...string) (file string, changed []string, err error) {
+// and then nothing is written; without names its entry is dropped.
+func UpdatePluginLock(cfg Config, names ...string) (file string, changed, dropped []string, err error) {
 	found, err := FindPlugins(cfg)
 	if err != nil {
-		return "", nil, err
+		return "", nil, nil, err
 	}
 	file = PluginLock(cfg.Plugins)
-	lock, err := pluginhost.LoadLock(file)
+	lock, err := loadLock(file)
 	if err != nil {
-		return file, nil, err
+		return file, nil, nil, err
 	}
 	chosen, err := choosePlugins(found, names)
 	if err != nil {
-		return file, nil, err
+		return file, nil, nil, err
 	}
 	for _, p := range chosen {
 		if p.Err != nil && len(names) == 0 {
+			if p.Path == "" && lock.Sum(p.Name) != "" && !slices.Contains(dropped, p.Name) {
+				dropped = append(dropped, p.Name)
+			}
 			continue
 		}
 		if p.Err != nil {
-			return file, nil, p.Err
+			return file, nil, nil, p.Err
 		}
 		updated, err := lock.Update(p.Name, p.Path)
 		if err != nil {
-			return file, nil, err
+			return file, nil, nil, err
 		}
 		if updated {
 			changed = append(changed, p.Name)
 		}
 	}
-	if len(changed) == 0 {
-		return file, nil, nil
+	if len(changed)+len(dropped) == 0 {
+		return file, nil, nil, nil
 	}
-	return file, changed, lock.Save(file)
+	if lock, err = withoutPlugins(lock, file, dropped); err != nil {
+		return file, nil, nil, err
+	}
+	return file, changed, dropped, lock.Save(file)
+}
+
+// withoutPlugins returns a lock without some entries.
+func withoutPlugins(lock *pluginhost.Lock, file string, names []string) (*pluginhost.Lock, error) {
+	var kept []byte
+	for line := range strings.Lines(string(lock.Bytes())) {
+		if _, name, ok := strings.Cut(strings.TrimSpace(line), "  "); !ok || strings.HasPrefix(line, "#") || !slices.Contains(names, name) {
+			kept = append(kept, line...)
+		}
+	}
+	return pluginhost.ParseLock(file, kept)
 }
 
 // choosePlugins picks plugins by their own or their transports' names.

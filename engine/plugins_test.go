@@ -48,11 +48,11 @@ func TestPluginsAgainstTheLock(t *testing.T) {
 		t.Fatalf("got %v, want %v", got, want)
 	}
 
-	file, changed, err := UpdatePluginLock(cfg)
+	file, changed, _, err := UpdatePluginLock(cfg)
 	if err != nil || file != filepath.Join(dir, "plugins.lock") || !reflect.DeepEqual(changed, []string{"tcp", "extra"}) {
 		t.Fatalf("%s %v %v", file, changed, err)
 	}
-	if _, changed, err = UpdatePluginLock(cfg); err != nil || changed != nil {
+	if _, changed, _, err = UpdatePluginLock(cfg); err != nil || changed != nil {
 		t.Errorf("a second update: %v %v", changed, err)
 	}
 	script(t, dir, "hawser-tcp", "exit 1")
@@ -69,7 +69,7 @@ func TestPluginsAgainstTheLock(t *testing.T) {
 	if err != nil || len(faults) != 0 || len(warnings) != 2 {
 		t.Errorf("%v %v %v", faults, warnings, err)
 	}
-	if _, changed, err = UpdatePluginLock(cfg, "hawser-tcp"); err != nil || !reflect.DeepEqual(changed, []string{"tcp"}) {
+	if _, changed, _, err = UpdatePluginLock(cfg, "hawser-tcp"); err != nil || !reflect.DeepEqual(changed, []string{"tcp"}) {
 		t.Errorf("%v %v", changed, err)
 	}
 	if err := os.Remove(filepath.Join(dir, "hawser-extra")); err != nil {
@@ -86,13 +86,13 @@ func TestMissingPluginsNameEveryPlace(t *testing.T) {
 	t.Setenv(PluginPathVariable, two)
 	cfg := Config{Plugins: PluginsConfig{Dir: one}}
 	_, _, described := DescribePlugin(t.Context(), cfg, "nosuch")
-	_, _, updated := UpdatePluginLock(cfg, "tcp")
+	_, _, _, updated := UpdatePluginLock(cfg, "tcp")
 	for _, err := range []error{described, updated} {
 		if err == nil || !strings.Contains(err.Error(), one) || !strings.Contains(err.Error(), two) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if _, _, err := UpdatePluginLock(cfg, "nosuch"); !errors.Is(err, sdk.InvalidArgument) {
+	if _, _, _, err := UpdatePluginLock(cfg, "nosuch"); !errors.Is(err, sdk.InvalidArgument) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -140,5 +140,40 @@ func TestSettingsAgainstThePluginsSchema(t *testing.T) {
 	path, d, err := DescribePlugin(t.Context(), cfg, "picky")
 	if err != nil || path != filepath.Join(dir, "hawser-picky") || d.Name != "picky" {
 		t.Errorf("%s %+v %v", path, d, err)
+	}
+}
+
+func TestDropPlugins(t *testing.T) {
+	dir := t.TempDir()
+	lock := filepath.Join(dir, "plugins.lock")
+	sum := strings.Repeat("0", 64)
+	if err := os.WriteFile(lock, []byte("# mine\n"+sum+"  gone\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{Plugins: PluginsConfig{Dir: dir, Lock: lock}, Notification: NotificationConfig{RPCFallback: new(false)}}
+	_, _, dropped, err := UpdatePluginLock(cfg)
+	if b, _ := os.ReadFile(lock); err != nil || !reflect.DeepEqual(dropped, []string{"gone"}) || string(b) != "# mine\n" {
+		t.Errorf("got %v, %v: %s", dropped, err, b)
+	}
+	if err := os.WriteFile(lock, []byte("junk\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FindPlugins(cfg); err == nil || !strings.Contains(err.Error(), "fix the file or delete it") {
+		t.Errorf("got %v", err)
+	}
+	p := PluginInfo{Name: "a", Path: "/a", SHA256: "1", Approved: "2", Pinned: "transports[0].sha256"}
+	if err := p.Fault(); err == nil || !strings.Contains(err.Error(), "change transports[0].sha256") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestNumbersInWords(t *testing.T) {
+	for value, want := range map[string]string{
+		"99999999999999999999": "too large", "1e9": "not 1e9; write all its digits", "30s": "the duration 30s; write milliseconds", "x": "not a string",
+	} {
+		_, err := ParseConfig([]byte("notification: {deadline_ms: "+value+"}\n"), "f")
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", value, err)
+		}
 	}
 }

@@ -75,6 +75,7 @@ func (a *association) pumpLocked() {
 func (a *association) fillLocked(now time.Time) bool {
 	b := &a.batch
 	b.reset()
+	a.abandonLocked(now)
 	a.fillControlLocked(b, now)
 	for b.ep == nil || len(b.frames) < maxBatchFrames && b.bytes < maxBatchBytes {
 		x := a.box.Head()
@@ -87,7 +88,7 @@ func (a *association) fillLocked(now time.Time) bool {
 			break
 		}
 		if a.selfLane != nil {
-			if !a.loopLocked(x, now) {
+			if !a.loopAnyLocked(x, now) {
 				break
 			}
 			continue
@@ -132,7 +133,7 @@ func (a *association) nextLocked(x *outbox.Entry, now time.Time) (*outbox.Entry,
 // may have ended the session by now: then another one is opened before the
 // next frame, while nothing is posted that would end with the old one.
 func (a *association) restedLocked(now time.Time) bool {
-	return !a.lastSent.IsZero() && now.Sub(a.lastSent) >= maxDeadline && a.box.Unresolved() == 0 && a.selfLane == nil
+	return a.stamps() && !a.lastSent.IsZero() && now.Sub(a.lastSent) >= a.e.longest && a.box.Unresolved() == 0 && a.selfLane == nil
 }
 
 // putLocked adds a notification to the batch.
@@ -140,21 +141,22 @@ func (a *association) putLocked(b *batch, p *path, x *outbox.Entry, now time.Tim
 	d := x.Owner.(*Delivery)
 	if x.Copies() > 0 {
 		a.e.stats.Resent.Add(1)
+		p.countersLocked(a.e).resent.Add(1)
 		if d.via != p {
 			a.e.stats.Fallbacks.Add(1)
+			if d.via != nil {
+				a.e.stats.fellBack(d.via.countersLocked(a.e), p.countersLocked(a.e))
+			}
 		}
 	}
 	a.box.Posted(x, p.ep.lane, now)
 	a.lastSent = now
 	d.via = p
-	frame.Header{
-		Type: frame.NotifyCompat, Flags: frame.NeedsAck, Session: a.box.Session(),
-		Epoch: a.node.Load().Incarnation.Epoch(), Seq: x.Seq(), Ack: a.box.Floor(),
-	}.Put(x.Frame, len(x.Frame)-frame.HeaderSize)
 	b.ep = p.ep
 	b.more = false
-	b.add(sdk.Frame{ID: p.ep.post(x, len(x.Frame)), Data: x.Frame})
+	b.add(sdk.Frame{ID: p.ep.post(x, a.size(x)), Data: a.stampLocked(x)})
 	a.e.stats.Sent.Add(1)
+	p.countersLocked(a.e).sent.Add(1)
 }
 
 func (b *batch) add(f sdk.Frame) {
@@ -193,7 +195,7 @@ func (a *association) fillControlLocked(b *batch, now time.Time) {
 	}
 	if a.credit && b.ep == nil {
 		a.credit = false
-		if ep := a.creditPathLocked(); ep != nil && a.node.Load() != nil {
+		if ep := a.creditPathLocked(); ep != nil && a.node.Load() != nil && a.box.Session() != 0 { // it may have ended since
 			b.control(ep, frame.Header{
 				Type: frame.CreditRequest, Flags: frame.NeedsAck, Session: a.box.Session(),
 				Epoch: a.node.Load().Incarnation.Epoch(), Ack: a.box.Floor(),
@@ -295,8 +297,21 @@ func (a *association) rejectLocked(x *outbox.Entry, limit int) {
 	size := len(x.Frame)
 	a.settle(x, func(d *Delivery) {
 		d.fail(sdk.Errorf(sdk.TooLarge, "name and payload of %d bytes are over the limit of %d bytes of the transports shared with this peer",
-			size-frame.Overhead, limit-frame.Overhead))
+			size-frame.Overhead, limit-a.overhead()))
 	})
+}
+
+// loopAnyLocked delivers the first notification, from x on, whose queue has
+// room, and reports whether there was one.
+func (a *association) loopAnyLocked(x *outbox.Entry, now time.Time) bool {
+	for passed := 0; x != nil && passed <= maxPassed; passed++ {
+		next := a.box.After(x)
+		if a.loopLocked(x, now) {
+			return true
+		}
+		x = next
+	}
+	return false
 }
 
 // loopLocked delivers a notification to this engine itself, and reports
@@ -308,14 +323,16 @@ func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
 	}
 	a.box.Posted(x, a.selfLane, now)
 	stamp := frame.Header{Seq: x.Seq(), Ack: a.box.Floor()}
-	verdict := a.in.Take(stamp, 2, now, func() bool {
+	verdict := a.in.Take(stamp, 2, now, func() inbox.Verdict {
 		return a.e.enqueue(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg)
 	})
-	if verdict == inbox.NoRoom {
+	if verdict == inbox.NoRoom || verdict == inbox.PartFull {
 		a.box.NotPosted(x, x.Copies())
 		return false
 	}
 	a.box.Remove(x)
+	a.e.stats.local.received.Add(1)
+	a.countAcksLocked(now, x)
 	a.settle(x, func(d *Delivery) { d.finish(Acknowledged, nil) })
 	return true
 }

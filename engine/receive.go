@@ -15,9 +15,9 @@ const localTransport = "local"
 // receiveOverhead is what a notification counts in the queue beside its bytes.
 const receiveOverhead = 128
 
-// enqueue puts a notification into the queue, copying it, and reports false if
+// enqueue puts a notification into the queue for its name, copying it, unless
 // there is no room.
-func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []byte) bool {
+func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []byte) inbox.Verdict {
 	buf := make([]byte, len(name)+len(msg))
 	copy(buf, name)
 	copy(buf[len(name):], msg)
@@ -28,11 +28,11 @@ func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []
 		r.Name = unsafe.String(&buf[0], len(name))
 	}
 	r.Payload = buf[len(name):len(buf):len(buf)]
-	if !e.queue.Put(r, len(buf)+receiveOverhead) {
-		return false
+	v := e.partFor(name).Put(r, len(buf)+receiveOverhead)
+	if v == inbox.Entered {
+		e.stats.Received.Add(1)
 	}
-	e.stats.Received.Add(1)
-	return true
+	return v
 }
 
 // openSessionLocked begins a sender's session.
@@ -92,12 +92,12 @@ func (a *association) sweep(now time.Time) {
 		useless := a.uselessLocked(now)
 		a.mu.Unlock()
 		if useless {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v", a.address, silence))
+			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v", a.address, a.e.silence()))
 		}
 		return
 	}
 	in.Rest(now, false)
-	if now.Sub(in.Seen()) < silence {
+	if now.Sub(in.Seen()) < a.e.silence() {
 		a.mu.Unlock()
 		return
 	}
@@ -108,7 +108,7 @@ func (a *association) sweep(now time.Time) {
 
 // uselessLocked reports whether nothing is pending, connected or remembered.
 func (a *association) uselessLocked(now time.Time) bool {
-	if a.box.Len() > 0 || now.Sub(a.used) < silence {
+	if a.box.Len() > 0 || now.Sub(a.used) < a.e.silence() {
 		return false
 	}
 	for _, p := range a.paths {

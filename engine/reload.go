@@ -17,15 +17,24 @@ import (
 // whose binary, settings or environment changed is replaced: the new instance
 // is started beside the old one, traffic moves over, the old one is drained
 // and stopped; where the device cannot be shared the old one goes first while
-// the next transport carries. Everything else in cfg must be as it was. The
+// the next transport carries. Everything else in cfg must be as it was. While
+// the binary of any configured transport is missing or not the approved one,
+// Reload is all or nothing: it changes nothing and says which. After that the
 // error lists the transports that did not start; the others are in place.
 func (e *Engine) Reload(ctx context.Context, cfg Config) error {
-	cfg, err := cfg.Effective()
+	ctx, err := e.ready(ctx, "reload")
+	if err != nil {
+		return err
+	}
+	cfg, err = cfg.Effective()
 	if err != nil {
 		return err
 	}
 	if keys := fixedDifferences(e.cfg, cfg); len(keys) > 0 {
 		return sdk.Errorf(sdk.InvalidArgument, "reload: only transports can be changed while the engine runs; changing %s needs a new engine", strings.Join(keys, ", "))
+	}
+	if err := e.security.refresh(ctx); err != nil {
+		return err
 	}
 	finder, err := newFinder(cfg.Plugins)
 	if err != nil {
@@ -54,8 +63,12 @@ func fixedDifferences(was, is Config) []string {
 }
 
 func (ts *transports) reload(ctx context.Context, configs []TransportConfig, specs []pluginhost.Spec) error {
-	ts.changes.Lock()
-	defer ts.changes.Unlock()
+	select {
+	case ts.changes <- struct{}{}:
+		defer func() { <-ts.changes }()
+	case <-ctx.Done():
+		return sdk.Errorf(sdk.Busy, "reload: another one is under way: %w", context.Cause(ctx))
+	}
 	if ts.e.closing.Load() {
 		return sdk.Errorf(sdk.Closed, "reload: the engine is closed")
 	}
@@ -120,7 +133,7 @@ func (ts *transports) reload(ctx context.Context, configs []TransportConfig, spe
 func (t *transport) differs(spec pluginhost.Spec) bool {
 	a, b := t.spec, spec
 	return a.Path != b.Path || a.SHA256 != b.SHA256 || string(a.Settings) != string(b.Settings) ||
-		!maps.Equal(a.Env, b.Env) || funcPointer(a.InProcess) != funcPointer(b.InProcess) || t.sum != imageSum(spec)
+		!maps.Equal(a.Env, b.Env) || a.Keys != b.Keys || funcPointer(a.InProcess) != funcPointer(b.InProcess) || t.sum != imageSum(spec)
 }
 
 func funcPointer(f func() sdk.Transport) uintptr { return reflect.ValueOf(&f).Elem().Pointer() }

@@ -484,6 +484,60 @@ func TestCloseEndsAReload(t *testing.T) {
 	})
 }
 
+// A session that hello opened and that nothing was sent under is as old as any:
+// the receiver has ended it by the time of the first frame.
+func TestASessionThatWasNeverUsedIsReplaced(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.network.Delay("b:1", "a:1", 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		d, err := a.Notify(ctx, "b:1", Notification{Name: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.wait(d); !errors.Is(err, NotSent) {
+			t.Fatal(err)
+		}
+		w.network.Delay("b:1", "a:1", 0)
+		time.Sleep(silence + time.Hour)
+		if n := b.Stats().Sessions; n != 0 {
+			t.Fatalf("%d sessions are left", n)
+		}
+		if err := w.wait(w.notify(a, "b:1", "first")); err != nil {
+			t.Fatal(err)
+		}
+		w.expect(b, "first")
+	})
+}
+
+// A reload that waits for another one gives up when its context ends.
+func TestAReloadWaitsNoLongerThanItsContext(t *testing.T) {
+	run(t, func(w *world) {
+		var hang atomic.Bool
+		a := w.open("a:1")
+		defer w.shut(a)
+		hang.Store(true)
+		cfg := a.cfg
+		cfg.Transports = append(slices.Clone(cfg.Transports), TransportConfig{Name: "slow", InProcess: func() sdk.Transport {
+			return &slowStart{Transport: w.fast.New("a:1"), hang: &hang}
+		}})
+		first := make(chan error)
+		go func() { first <- a.Reload(context.Background(), cfg) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if err := a.Reload(ctx, a.cfg); !errors.Is(err, Busy) || time.Since(start) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		if err := <-first; err == nil {
+			t.Error("the first one says that it succeeded")
+		}
+	})
+}
+
 // slowStart is a transport whose Configure takes all the time that it gets.
 type slowStart struct {
 	sdk.Transport

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
 	"github.com/hawser-transport/hawser/engine/registry"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // PluginPathVariable names the environment variable that lists directories of
@@ -22,8 +24,8 @@ func newRegistry(c RegistryConfig) (registry.Registry, error) {
 	return registry.NewP2P(), nil
 }
 
-func newControlCarrier(c Config) control.Carrier {
-	return control.NewGRPC(control.Options{Listen: c.Control.Listen, Timeouts: control.Timeouts{
+func newControlCarrier(c Config, keys *mtls.Keyring, log *slog.Logger) control.Carrier {
+	return control.NewGRPC(control.Options{Listen: c.Control.Listen, Keys: keys, Insecure: c.Security.Insecure, Log: log, Timeouts: control.Timeouts{
 		Request: c.RPC.RequestTimeout(), Bootstrap: c.RPC.BootstrapTimeout(),
 		Probe: c.RPC.ProbeTimeout(), Connect: c.RPC.ConnectTimeout(),
 	}})
@@ -92,7 +94,7 @@ func newFinder(c PluginsConfig) (*finder, error) {
 
 // spec turns a configured transport into what the plugin host runs.
 func (f *finder) spec(c TransportConfig) (pluginhost.Spec, error) {
-	s := pluginhost.Spec{Name: c.Name, SHA256: c.SHA256, Settings: c.Config, Env: c.Env, InProcess: c.InProcess}
+	s := pluginhost.Spec{Name: c.Name, SHA256: c.SHA256, Settings: c.Config, Env: c.Env, InProcess: c.InProcess, Keys: c.Keys != nil && *c.Keys}
 	if c.InProcess != nil {
 		return s, nil
 	}

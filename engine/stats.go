@@ -13,7 +13,10 @@ type counters struct {
 	AcksSent, Nonsense                 atomic.Uint64
 	Connects, Accepts, ConnectFailures atomic.Uint64
 	TransportsDown                     atomic.Uint64
+	Marks, Probes, Pauses, Taken       atomic.Uint64
 	Sessions                           atomic.Int64
+
+	tally
 }
 
 // Stats counts what happened since Open.
@@ -22,8 +25,11 @@ type Stats struct {
 	// them that were not the first, and Fallbacks those that went another way
 	// than the copy before.
 	Sent, Resent, Fallbacks uint64
-	// Acked is notifications acknowledged by peers.
-	Acked uint64
+	// Acked is notifications acknowledged by peers, Taken those that peers'
+	// transports have taken, which is all that protocols 0 and 1 tell, Failed
+	// those that ended with an error, and Pending those that have not ended.
+	Acked, Taken, Failed uint64
+	Pending              int
 	// NotPosted is copies that never left, HandedOver notifications whose
 	// endpoint ended before they were acknowledged, Timeouts those whose ack
 	// was overdue.
@@ -42,26 +48,39 @@ type Stats struct {
 	// Connects and Accepts count endpoints made, ConnectFailures attempts
 	// that failed, TransportsDown instances of transports that went down.
 	Connects, Accepts, ConnectFailures, TransportsDown uint64
-	// AcksSent is acknowledgements given to transports.
-	AcksSent uint64
+	// Marks counts peers that fell silent, Probes the prober's calls, and
+	// Pauses paths that were paused.
+	Marks, Probes, Pauses uint64
+	// AcksSent is acknowledgements given to transports, CreditRequests
+	// requests for room.
+	AcksSent, CreditRequests uint64
 	// Sessions is how many senders are remembered now.
 	Sessions int
-	// Queued is notifications waiting for Receive.
-	Queued int
+	// Queued is notifications waiting for Receive, and QueuedBytes their
+	// bytes; OutboxBytes is what the pending ones take.
+	Queued, QueuedBytes, OutboxBytes int
+	// Restarts is starts of plugins after their transports' first.
+	Restarts uint64
+	// Associations is how many peers' lives and addresses something is held
+	// of.
+	Associations int
 }
 
 // Stats returns the counts.
 func (e *Engine) Stats() Stats {
 	c := &e.stats
-	queued, _ := e.queue.Len()
+	queued, queuedBytes := e.queue.Len()
 	return Stats{
-		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(),
+		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(), Taken: c.Taken.Load(),
 		NotPosted: c.NotPosted.Load(), HandedOver: c.HandedOver.Load(), Timeouts: c.Timeouts.Load(),
 		Backpressure: c.Backpressure.Load(), Received: c.Received.Load(), Duplicates: c.Duplicates.Load(),
 		DroppedFull: c.DroppedFull.Load(), Malformed: c.Malformed.Load(), OutOfRange: c.OutOfRange.Load(),
 		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
 		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
-		AcksSent: c.AcksSent.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
+		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(),
+		AcksSent: c.AcksSent.Load(), CreditRequests: c.CreditRequests.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
+		QueuedBytes: queuedBytes, OutboxBytes: int(e.outbox.used.Load()), Failed: c.failures(),
+		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),
 	}
 }

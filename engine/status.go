@@ -19,8 +19,12 @@ type TransportStatus struct {
 	PID      int
 	Version  string
 	Carrier  string
-	// Restarts counts starts after the first.
-	Restarts uint64
+	// Wire is the name that the plugin gives itself, and by which peers know
+	// the transport; empty before it was up.
+	Wire string
+	// Restarts counts starts after the first, Downs instances that went down
+	// for whatever reason, Quarantines how often the plugin was given up.
+	Restarts, Downs, Quarantines uint64
 	// LastError is why the last instance ended or did not start, and Stderr
 	// the last lines that it wrote.
 	LastError error
@@ -43,12 +47,23 @@ func (e *Engine) Transports() []TransportStatus {
 			Name: s.Name, State: string(s.State), Since: s.Since, Instance: s.Instance, PID: s.PID,
 			Version: s.Version, Carrier: s.Carrier, Restarts: s.Restarts, LastError: s.LastError,
 			Stderr: s.Stderr, Abandoned: s.Abandoned, Listeners: s.Listeners,
+			Wire: t.wire, Downs: t.downs.Load(), Quarantines: t.quarantines.Load(),
 		})
 	}
 	for _, a := range e.transports.absent {
 		list = append(list, TransportStatus{Name: a.name, State: "absent", Since: e.started, LastError: a.err})
 	}
 	return list
+}
+
+// restarts is how often plugins were started again.
+func (ts *transports) restarts() (n uint64) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, t := range ts.set {
+		n += t.sup.Status().Restarts
+	}
+	return n
 }
 
 // RestartTransport replaces a transport's instance by a new one, as Reload

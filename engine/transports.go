@@ -20,8 +20,10 @@ type transports struct {
 	e         *Engine
 	instances atomic.Uint64
 
-	// changes serialises changes of the set.
-	changes sync.Mutex
+	// changes serialises changes of the set: whoever makes one has put a token
+	// in. It is held while transports start and drain, so whoever waits for it
+	// gives up when its context ends.
+	changes chan struct{}
 	mu      sync.Mutex
 	set     []*transport // in configured order
 	absent  []absent     // transports whose binary was not found
@@ -46,6 +48,8 @@ type transport struct {
 	cur  *pluginhost.Instance
 	rank int
 	wire string // the name on the wire, once it was up
+
+	downs, quarantines atomic.Uint64
 }
 
 // localInstance is a transport that is up here.
@@ -59,7 +63,7 @@ type localInstance struct {
 // prepare finds every transport's binary. One that is missing costs its
 // transport only.
 func (ts *transports) prepare(e *Engine) error {
-	ts.e = e
+	ts.e, ts.changes = e, make(chan struct{}, 1)
 	finder, err := newFinder(e.cfg.Plugins)
 	if err != nil {
 		return err
@@ -85,6 +89,7 @@ func (ts *transports) newTransport(c TransportConfig, spec pluginhost.Spec, rank
 func (ts *transports) options() pluginhost.Options {
 	p := ts.e.cfg.Plugins
 	return pluginhost.Options{
+		Keys: ts.e.security.keysForPlugins(), CheckListen: ts.e.security.checkListen(),
 		Incarnation:  ts.e.incarnation,
 		NextInstance: func() uint64 { return ts.instances.Add(1) },
 		Log:          ts.e.log, Freeze: ts.e.freeze,
@@ -109,7 +114,11 @@ func (ts *transports) start(ctx context.Context) error {
 	for _, t := range ts.set {
 		if err := t.sup.Ready(ctx); err != nil {
 			errs = append(errs, err)
-			ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
+			// An interrupted Open is no transport's fault, and a quarantine
+			// has its own line.
+			if ctx.Err() == nil && t.sup.Status().State != pluginhost.Quarantined {
+				ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
+			}
 		}
 	}
 	if len(ts.up()) == 0 {
@@ -122,8 +131,11 @@ func (ts *transports) start(ctx context.Context) error {
 // transports stop; what it has added by then is stopped after it.
 func (ts *transports) stop(ctx context.Context) error {
 	err := ts.stopAll(ctx)
-	ts.changes.Lock()
-	defer ts.changes.Unlock()
+	select {
+	case ts.changes <- struct{}{}:
+		defer func() { <-ts.changes }()
+	case <-ctx.Done():
+	}
 	return errors.Join(err, ts.stopAll(ctx))
 }
 
@@ -143,7 +155,9 @@ func (ts *transports) stopAll(ctx context.Context) error {
 // Up publishes the instance, here and to the peers.
 func (t *transport) Up(inst *pluginhost.Instance) {
 	t.set.change(func() { t.cur, t.wire = inst, inst.Description.Name })
+	t.set.e.hub.tell(Event{Kind: TransportUp, Transport: t.cfg.Name})
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
+	t.set.e.security.cameUp(inst)
 }
 
 // Down withdraws it. Its endpoints have ended, each on its own.
@@ -154,6 +168,8 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 		}
 	})
 	t.set.e.stats.TransportsDown.Add(1)
+	t.set.e.hub.tell(Event{Kind: TransportDown, Transport: t.cfg.Name, Err: err})
+	t.downs.Add(1)
 	if err == nil {
 		t.set.e.log.Info("transport stopped", "transport", t.cfg.Name, "instance", old.ID)
 		return
@@ -163,7 +179,9 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 
 // Quarantined is the supervisor's word that it gives up for some minutes.
 func (t *transport) Quarantined(err error) {
-	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "error", err)
+	t.set.e.hub.tell(Event{Kind: TransportQuarantined, Transport: t.cfg.Name, Err: err})
+	t.quarantines.Add(1)
+	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "retry", t.set.e.cfg.Plugins.QuarantineRetry(), "error", err)
 }
 
 // Drain moves traffic off an instance: new work goes elsewhere at once, and
@@ -203,7 +221,7 @@ func (a *association) tell() {
 	for wait := helloMin; ; wait = min(2*wait, reconnectMax) {
 		version, err := a.tellOnce()
 		if control.Gone(err) {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s is gone: %w", a.address, err))
+			a.die(goneError(a.address, err))
 		}
 		a.mu.Lock()
 		_, latest := a.e.published()
@@ -213,6 +231,7 @@ func (a *association) tell() {
 			a.mu.Unlock()
 			return
 		}
+		back := a.back
 		a.mu.Unlock()
 		if err == nil {
 			continue // there is more by now
@@ -220,16 +239,16 @@ func (a *association) tell() {
 		a.e.log.Debug("peer not told of changed transports", "peer", a.peer(), "error", err)
 		select {
 		case <-time.After(wait):
+		case <-back:
+			wait = helloMin
 		case <-a.e.ctx.Done():
 		}
 	}
 }
 
 func (a *association) tellOnce() (version uint64, err error) {
-	ctx, cancel := context.WithTimeout(a.e.ctx, a.e.cfg.RPC.RequestTimeout())
-	defer cancel()
 	list, version := a.e.published()
-	return version, a.client.Changed(ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
+	return version, a.client.Changed(a.e.ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
 }
 
 // up returns what is up here, in order of preference.
@@ -287,8 +306,8 @@ func (e *Engine) published() ([]control.Transport, uint64) {
 }
 
 // missing explains the configured transports that cannot be used with a peer
-// that runs these.
-func (e *Engine) missing(remote []control.Transport) []Attempt {
+// that runs these, if that is known.
+func (e *Engine) missing(remote []control.Transport, known bool) []Attempt {
 	e.transports.mu.Lock()
 	defer e.transports.mu.Unlock()
 	var list []Attempt
@@ -305,7 +324,7 @@ func (e *Engine) missing(remote []control.Transport) []Attempt {
 			continue
 		}
 		name := t.cur.Description.Name
-		if !slices.ContainsFunc(remote, func(r control.Transport) bool { return r.Name == name }) {
+		if known && !slices.ContainsFunc(remote, func(r control.Transport) bool { return r.Name == name }) {
 			list = append(list, Attempt{Transport: name, Reason: "not up at the peer"})
 		}
 	}
@@ -314,6 +333,7 @@ func (e *Engine) missing(remote []control.Transport) []Attempt {
 
 // learnLocked takes in what the peer runs, unless something newer is known.
 func (a *association) learnLocked(list []control.Transport, version uint64) {
+	a.heard = time.Now()
 	if version < a.remote.version {
 		return
 	}
@@ -392,6 +412,7 @@ func (a *association) routeLocked(routes []route) {
 			if p.inst != r.local.inst || p.remote != r.remote.Instance {
 				p.failures, p.retryAt = 0, now
 				p.connecting = nil // what is under way belongs to what was
+				a.forgiveLocked(p)
 			}
 			p.inst, p.remote, p.attrs = r.local.inst, r.remote.Instance, r.remote.Attributes
 			p.rank, p.index, p.fallback = r.local.rank, i, r.local.fallback

@@ -27,6 +27,7 @@ type world struct {
 	fast    *sdktest.Fabric // preferred
 	slow    *sdktest.Fabric // the RPC fallback
 	configs map[string]Config
+	queues  map[string][]*Queue
 }
 
 // run runs f in a synctest bubble with a world.
@@ -54,6 +55,9 @@ func (w *world) open(address string) *Engine {
 		}
 	}
 	opts := []Option{withCarrier(w.network.Carrier(address))}
+	for _, q := range w.queues[address] {
+		opts = append(opts, WithQueue(q))
+	}
 	if os.Getenv("HAWSER_TEST_LOG") != "" {
 		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", address)))
 	}
@@ -131,4 +135,22 @@ func names(prefix string, n int) []string {
 		list[i] = fmt.Sprintf("%s-%d", prefix, i)
 	}
 	return list
+}
+
+// drain receives everything that arrives within a minute of silence.
+func drain(e *Engine) (got []string) {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		r, err := e.Receive(ctx)
+		cancel()
+		if err != nil {
+			return got
+		}
+		got = append(got, r.Name)
+	}
+}
+
+// helloFor is a hello that changes nothing.
+func (e *Engine) helloFor() control.HelloRequest {
+	return control.HelloRequest{From: e.self(), Proto: 2, Session: 1}
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -290,6 +291,43 @@ func TestSendRefuses(t *testing.T) {
 		}
 		if err := h.await(ctx, func(r *recorder) bool { return len(r.results) == 3 }); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestLargestFrame: on either carrier the largest frame that the contract knows
+// passes both ways among small ones, and one byte more does not.
+func TestLargestFrame(t *testing.T) {
+	bothCarriers(t, func(t *testing.T, socket bool) {
+		e := newEcho()
+		e.maxFrame = sdk.MaxFrameLimit
+		b := newBoundary(t, e, socket)
+		ctx := testContext(t)
+		ep, h := b.dial(t, "main")
+		large := make([]byte, sdk.MaxFrameLimit)
+		for i := range large {
+			large[i] = byte(i ^ i>>8 ^ i>>16)
+		}
+		if n, err := ep.Send([]sdk.Frame{{ID: 1, Data: make([]byte, sdk.MaxFrameLimit+1)}}, false); n != 0 || !errors.Is(err, sdk.TooLarge) {
+			t.Errorf("one byte more: %d, %v", n, err)
+		}
+		frames := []sdk.Frame{{ID: 1, Data: []byte("before")}, {ID: 2, Data: large}, {ID: 3, Data: []byte("after")}}
+		for len(frames) > 0 {
+			n, err := ep.Send(frames, false)
+			if err != nil && !errors.Is(err, sdk.Backpressure) {
+				t.Fatal(err)
+			}
+			if frames = frames[n:]; n == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if err := h.await(ctx, func(r *recorder) bool { return len(r.results) == 3 && len(r.frames) == 4 }); err != nil {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !slices.ContainsFunc(h.frames, func(f []byte) bool { return bytes.Equal(f, large) }) {
+			t.Error("the largest frame did not come back as it was")
 		}
 	})
 }

@@ -67,6 +67,10 @@ type Frame struct {
 	Data []byte
 }
 
+// OvertakenFrame is the largest frame, in bytes, that keeps its place among the
+// others on the way.
+const OvertakenFrame = 64 << 10
+
 // Endpoint carries frames to one peer over one path, both ways.
 type Endpoint interface {
 	// Send takes frames, in order, and never blocks. It returns how many were
@@ -74,7 +78,8 @@ type Endpoint interface {
 	// ends first. The others never left the host, and err says why:
 	// [Backpressure] if there is no room now, [TooLarge], or [Closed] once
 	// the endpoint has ended. A frame may be any size up to MaxFrame,
-	// including 0.
+	// including 0. Larger ones than [OvertakenFrame] may be overtaken by
+	// frames behind them, so that these need not wait for all of it.
 	//
 	// more says that the caller will soon send again or does not mind a few
 	// microseconds: the transport may wait for company, but not for ever.

@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
+	"strings"
 )
 
 // answer is what a plugin says to a person. It returns the exit code.
@@ -18,6 +21,9 @@ func answer(d Description, args []string, stdout, stderr io.Writer) int {
 			return printed(0, enc.Encode(described(d)))
 		}
 	}
+	if len(args) > 0 && !isHelp(args) {
+		_, _ = fmt.Fprintf(stderr, "%s: unknown: %s\n\n", d.Name, strings.Join(unknown(args), " "))
+	}
 	_, _ = fmt.Fprintf(stderr, `This is %s %s, a Hawser transport. A Hawser engine runs it as a plugin, in a
 process of its own; it does nothing by itself. To use it, name this file under
 "transports" in the engine's configuration.
@@ -25,10 +31,31 @@ process of its own; it does nothing by itself. To use it, name this file under
   --version    print its name and version
   --describe   print what it can do, as JSON
 `, d.Name, d.Version)
-	if len(args) == 1 && (args[0] == "--help" || args[0] == "-help" || args[0] == "-h") {
+	if isHelp(args) {
 		return 0
 	}
 	return 1
+}
+
+func isHelp(args []string) bool {
+	return len(args) == 1 && (args[0] == "--help" || args[0] == "-help" || args[0] == "-h")
+}
+
+// unknown quotes the arguments that are nothing to a plugin: all of them, if
+// each would do alone.
+func unknown(args []string) []string {
+	var bad, all []string
+	for _, a := range args {
+		quoted := strconv.Quote(a)
+		all = append(all, quoted)
+		if !slices.Contains([]string{"--version", "-version", "--describe", "-describe"}, a) && !isHelp([]string{a}) {
+			bad = append(bad, quoted)
+		}
+	}
+	if len(bad) == 0 {
+		return all
+	}
+	return bad
 }
 
 func printed(_ int, err error) int {

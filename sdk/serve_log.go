@@ -2,6 +2,9 @@ package sdk
 
 import (
 	"bytes"
+	"encoding"
+	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 
@@ -15,7 +18,21 @@ func newLogger(w io.Writer, level string) *slog.Logger {
 	if err := l.UnmarshalText([]byte(level)); err != nil {
 		l = slog.LevelInfo
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l, ReplaceAttr: readable}))
+}
+
+// readable has addresses and the like printed as people write them: as JSON
+// they are objects.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindAny {
+		return a
+	}
+	switch v := a.Value.Any().(type) {
+	case error, json.Marshaler, encoding.TextMarshaler:
+	case fmt.Stringer:
+		a.Value = slog.StringValue(fmt.Sprint(v)) // survives a nil one
+	}
+	return a
 }
 
 // newFrameworkLogger gives go-plugin's complaints the same form.

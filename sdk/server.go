@@ -131,6 +131,9 @@ func (s *server) configure(ctx context.Context, req *pb.ConfigureRequest) (Setup
 		return Setup{}, err
 	}
 	cfg.Log = s.log
+	if !s.desc.Has(FeatureKeys) {
+		cfg.Keys = nil
+	}
 	s.mu.Lock()
 	again := s.mu.configured
 	s.mu.configured = true
@@ -241,6 +244,22 @@ func (s *server) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainRespon
 		return nil, absent(FeatureDrain)
 	}
 	return &pb.DrainResponse{Error: errorToPB(d.Drain(ctx))}, nil
+}
+
+// SetKeys replaces the keys.
+func (s *server) SetKeys(ctx context.Context, req *pb.SetKeysRequest) (*pb.SetKeysResponse, error) {
+	t, ok := s.t.(Keyed)
+	if !ok || !s.desc.Has(FeatureKeys) {
+		return nil, absent(FeatureKeys)
+	}
+	keys, err := keysFromPB(req.GetKeys())
+	if err == nil && keys == nil {
+		err = Errorf(InvalidArgument, "no keys were given")
+	}
+	if err == nil {
+		err = t.SetKeys(ctx, *keys)
+	}
+	return &pb.SetKeysResponse{Error: errorToPB(err)}, nil
 }
 
 // Close ends everything; the process lives on until its host ends the link or

@@ -39,8 +39,25 @@ func configFromPB(req *pb.ConfigureRequest) (Config, error) {
 		return Config{}, Errorf(InvalidArgument, "%d listeners, the limit is %d", len(req.GetListeners()), bounds.Listeners)
 	}
 	var err error
-	cfg.Incarnation, err = incarnationFromPB("incarnation", req.GetIncarnation())
+	if cfg.Incarnation, err = incarnationFromPB("incarnation", req.GetIncarnation()); err != nil {
+		return Config{}, err
+	}
+	cfg.Keys, err = keysFromPB(req.GetKeys())
 	return cfg, err
+}
+
+func keysFromPB(k *pb.Keys) (*Keys, error) {
+	if k == nil {
+		return nil, nil
+	}
+	n := len(k.GetCa()) + len(k.GetCert()) + len(k.GetKey())
+	for _, a := range k.GetAllow() {
+		n += len(a)
+	}
+	if err := bounds.CheckKeys(n, len(k.GetAllow())); err != nil {
+		return nil, coded(TooLarge, err, "keys")
+	}
+	return &Keys{CA: k.GetCa(), Cert: k.GetCert(), Key: k.GetKey(), Allow: k.GetAllow()}, nil
 }
 
 func setupToPB(s Setup) *pb.ConfigureResponse {

@@ -52,6 +52,9 @@ const (
 	// FeatureHandover is reserved for stream-socket transports that give the
 	// engine their raw connected sockets.
 	FeatureHandover Feature = 5
+	// FeatureKeys: the transport implements [Keyed] and secures its connections
+	// with [Config.Keys] if it gets any.
+	FeatureKeys Feature = 6
 )
 
 // String returns the feature's name.
@@ -67,6 +70,8 @@ func (f Feature) String() string {
 		return "move"
 	case FeatureHandover:
 		return "handover"
+	case FeatureKeys:
+		return "keys"
 	default:
 		return "feature-" + itoa(int(f))
 	}
@@ -168,6 +173,10 @@ type Config struct {
 	// closes them. Missing ones (a link without file descriptors) are the
 	// transport's to open at the address in Settings, or the spec's default.
 	Listeners map[string]net.Listener
+	// Keys secure the transport's connections. Nil means that they are not
+	// secured: no TLS is configured, the transport does not list FeatureKeys,
+	// or the user does not let it have any.
+	Keys *Keys
 	// Log is where the transport writes. Never nil.
 	Log *slog.Logger
 }

@@ -30,6 +30,11 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(bin)
+	run := filepath.Join(bin, "run") // for admin sockets
+	if err := errors.Join(os.Mkdir(run, 0o700), os.Setenv("XDG_RUNTIME_DIR", run)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	for name, dir := range map[string]string{
 		"hawser": ".", "hawser-tcp": "../../plugins/tcp", "hawser-rpcfallback": "../../plugins/rpcfallback",
 	} {
@@ -181,6 +186,7 @@ type node struct {
 	*exec.Cmd
 	lines   *bufio.Scanner
 	address string
+	up      map[string]any // what it said first
 }
 
 func start(t *testing.T, args ...string) *node {
@@ -197,10 +203,10 @@ func start(t *testing.T, args ...string) *node {
 	t.Cleanup(func() { _ = n.Process.Kill(); _ = n.Wait() })
 	n.lines = bufio.NewScanner(out)
 	n.lines.Buffer(nil, 1<<20)
-	up := n.next(t)
-	n.address, _ = up["address"].(string)
-	if up["event"] != "listening" || n.address == "" {
-		t.Fatalf("got %v", up)
+	n.up = n.next(t)
+	n.address, _ = n.up["address"].(string)
+	if n.up["event"] != "listening" || n.address == "" {
+		t.Fatalf("got %v", n.up)
 	}
 	return n
 }
@@ -244,7 +250,17 @@ func TestSendToNode(t *testing.T) {
 	if got := n.next(t); got["event"] != "reloaded" || len(got["transports"].([]any)) != 1 {
 		t.Errorf("got %v", got)
 	}
-	if _, errs, code := output(t, hawser(t, "send", n.address, "--payload", "x")); code != 0 {
+	// An address will do beside names, and a deadline that cannot be met is in
+	// the summary.
+	out, errs, code = output(t, hawser(t, "send", n.address, "--peer", "b="+n.address, "--deadline", "1ns", "--count", "2"))
+	if code != 2 || !strings.Contains(out, "to "+n.address+": 2 sent, 0 acknowledged, 2 failed") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	out, errs, code = output(t, hawser(t, "send", n.address, "--deadline", "1ns", "-o", "json"))
+	if code != 2 || !strings.Contains(out, `"failed": 1`) || !strings.Contains(out, `"peer": "`+n.address) {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	if _, errs, code := output(t, hawser(t, "send", n.address, "--peer", "b="+n.address, "--payload", "x")); code != 0 {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	if got := n.next(t); got["transport"] != "rpcfallback" || got["name"] != "hawser.send" {
@@ -298,5 +314,18 @@ func TestBench(t *testing.T) {
 	}
 	if len(r.Rounds) != 1 || r.Rounds[0].Carrier == "" || r.Rounds[0].Burst.Count != 2000 || r.Median["rate_per_second"] <= 0 {
 		t.Errorf("got %+v", r)
+	}
+}
+
+// TestDemoWithoutHawserFaulty: packages leave that binary out; its row is
+// skipped, says so, and is no failure.
+func TestDemoWithoutHawserFaulty(t *testing.T) {
+	out, errs, code := output(t, hawser(t, "demo", "--row", "faulty tcp", "-o", "json"))
+	if code != 0 || !strings.Contains(out, `plugin faulty was not found`) || !strings.Contains(out, `"rows_skipped":1`) {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	out, errs, code = output(t, hawser(t, "demo", "--row", "faulty tcp"))
+	if code != 0 || !strings.Contains(out, "skip  ") || !strings.Contains(out, "1 could not be run") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }

@@ -33,6 +33,8 @@ func TestResolve(t *testing.T) {
 		{NewP2P(), strings.Repeat("a", 1<<20) + ":1", "", "is not host:port"},
 		{st, "prefill-0", "127.0.0.1:1", ""},
 		{st, "decode-0", "[::1]:2", ""},
+		{st, "127.0.0.1:9", "127.0.0.1:9", ""},
+		{st, "127.0.0.1:0", "", "has no peer"},
 		{st, "prefil-0", "", "did you mean prefill-0?"},
 		{st, "router", "", "known are decode-0, prefill-0"},
 		{st, "", "", "has no peer"},

@@ -10,7 +10,8 @@ import (
 )
 
 // NewStatic returns a registry that knows the names of a table, which it
-// copies. It is an error if one of the addresses is not host:port.
+// copies. A name that the table does not have and that is an address, host:port,
+// is that address. It is an error if one of the addresses is not host:port.
 func NewStatic(addresses map[string]string) (Registry, error) {
 	s := &static{addresses: maps.Clone(addresses), names: slices.Sorted(maps.Keys(addresses))}
 	for _, name := range s.names {
@@ -29,6 +30,9 @@ type static struct {
 func (s *static) Resolve(_ context.Context, name string) (string, error) {
 	if address, ok := s.addresses[name]; ok {
 		return address, nil
+	}
+	if checkAddress("the peer's name", name) == nil {
+		return name, nil
 	}
 	return "", sdk.Errorf(sdk.InvalidArgument, "registry.static has no peer %.300q%s", name, nearest.Hint(name, s.names))
 }

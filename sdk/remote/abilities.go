@@ -56,6 +56,20 @@ func (t *Transport) Drain(ctx context.Context) error {
 	return t.callResult(ctx, "drain", err, resp.GetError())
 }
 
+// SetKeys hands the plugin new keys. Its default deadline is 30 s.
+func (t *Transport) SetKeys(ctx context.Context, k sdk.Keys) error {
+	if _, err := t.able("set keys", sdk.FeatureKeys); err != nil {
+		return err
+	}
+	if err := checkKeys(&k); err != nil {
+		return sdk.Errorf(sdk.TooLarge, "plugin %s: set keys: %w", t.label, err)
+	}
+	ctx, cancel := t.callContext(ctx, callTimeout)
+	defer cancel()
+	resp, err := t.rpc.SetKeys(ctx, &pb.SetKeysRequest{Keys: keysToPB(&k)}, t.options...)
+	return t.callResult(ctx, "set keys", err, resp.GetError())
+}
+
 // Accept makes a passive end in the plugin. Its default deadline is 30 s.
 func (t *Transport) Accept(ctx context.Context, target sdk.Target, offer []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
 	l, err := t.able("accept", sdk.FeatureNotify)

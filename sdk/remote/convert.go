@@ -110,8 +110,26 @@ func listenersFromPB(specs []*pb.ListenerSpec) ([]sdk.ListenerSpec, error) {
 func configToPB(cfg sdk.Config, listeners []string) *pb.ConfigureRequest {
 	return &pb.ConfigureRequest{
 		Instance: cfg.Instance, Incarnation: cfg.Incarnation[:],
-		Settings: cfg.Settings, Listeners: listeners,
+		Settings: cfg.Settings, Listeners: listeners, Keys: keysToPB(cfg.Keys),
 	}
+}
+
+func keysToPB(k *sdk.Keys) *pb.Keys {
+	if k == nil {
+		return nil
+	}
+	return &pb.Keys{Ca: k.CA, Cert: k.Cert, Key: k.Key, Allow: k.Allow}
+}
+
+func checkKeys(k *sdk.Keys) error {
+	if k == nil {
+		return nil
+	}
+	n := len(k.CA) + len(k.Cert) + len(k.Key)
+	for _, a := range k.Allow {
+		n += len(a)
+	}
+	return bounds.CheckKeys(n, len(k.Allow))
 }
 
 func setupFromPB(r *pb.ConfigureResponse) (sdk.Setup, error) {

@@ -32,6 +32,7 @@ func TestDiesAtEachStep(t *testing.T) {
 		{"paths", func(_ context.Context, tr *Transport) error { _, err := tr.Paths(nil); return err }},
 		{"probe", func(ctx context.Context, tr *Transport) error { return tr.Probe(ctx, sdk.Target{}) }},
 		{"drain", func(ctx context.Context, tr *Transport) error { return tr.Drain(ctx) }},
+		{"set keys", func(ctx context.Context, tr *Transport) error { return tr.SetKeys(ctx, sdk.Keys{}) }},
 		{"connect start", dialRaw}, {"connect offer", dialRaw}, {"connect answer", dialRaw},
 		{"accept", func(ctx context.Context, tr *Transport) error {
 			_, _, err := tr.Accept(ctx, sdk.Target{}, nil, newWaiting(nil))

@@ -46,11 +46,12 @@ type raw struct {
 	read   chan struct{}
 	mu     sync.Mutex
 	closes []uint64
+	keys   []*pb.Keys // of each Configure and SetKeys
 }
 
 func honest() *pb.DescribeResponse {
 	return &pb.DescribeResponse{
-		Name: "raw", Contract: sdk.ContractVersion, Features: []uint32{1, 2, 3},
+		Name: "raw", Contract: sdk.ContractVersion, Features: []uint32{1, 2, 3, 6},
 		Limits: &pb.Limits{MaxFrame: 1000},
 	}
 }
@@ -176,8 +177,18 @@ func (p *raw) OpenLink(ctx context.Context, _ *pb.OpenLinkRequest) (*pb.OpenLink
 	return p.openLink, p.step(ctx, "open link")
 }
 
-func (p *raw) Configure(ctx context.Context, _ *pb.ConfigureRequest) (*pb.ConfigureResponse, error) {
+func (p *raw) Configure(ctx context.Context, req *pb.ConfigureRequest) (*pb.ConfigureResponse, error) {
+	p.mu.Lock()
+	p.keys = append(p.keys, req.GetKeys())
+	p.mu.Unlock()
 	return p.setup, p.step(ctx, "configure")
+}
+
+func (p *raw) SetKeys(ctx context.Context, req *pb.SetKeysRequest) (*pb.SetKeysResponse, error) {
+	p.mu.Lock()
+	p.keys = append(p.keys, req.GetKeys())
+	p.mu.Unlock()
+	return nil, p.step(ctx, "set keys")
 }
 
 func (p *raw) Health(ctx context.Context, _ *pb.HealthRequest) (*pb.HealthResponse, error) {

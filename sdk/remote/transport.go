@@ -65,6 +65,7 @@ var (
 	_ sdk.Notifier  = (*Transport)(nil)
 	_ sdk.Prober    = (*Transport)(nil)
 	_ sdk.Drainer   = (*Transport)(nil)
+	_ sdk.Keyed     = (*Transport)(nil)
 )
 
 func newTransport(exited context.Context, label string, conn *grpc.ClientConn) *Transport {
@@ -152,6 +153,12 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		return sdk.Setup{}, err
 	}
 	if err := bounds.CheckSettings(cfg.Settings); err != nil {
+		return sdk.Setup{}, sdk.Errorf(sdk.TooLarge, "plugin %s: configure: %w", t.label, err)
+	}
+	if !t.desc.Has(sdk.FeatureKeys) {
+		cfg.Keys = nil // they are for those who asked
+	}
+	if err := checkKeys(cfg.Keys); err != nil {
 		return sdk.Setup{}, sdk.Errorf(sdk.TooLarge, "plugin %s: configure: %w", t.label, err)
 	}
 	names, err := t.sendListeners(l.carrier, cfg.Listeners)

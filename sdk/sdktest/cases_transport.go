@@ -70,8 +70,9 @@ func describeIsValid(r *rig) {
 	_, notifies := p.tr.(sdk.Notifier)
 	_, probes := p.tr.(sdk.Prober)
 	_, drains := p.tr.(sdk.Drainer)
+	_, keyed := p.tr.(sdk.Keyed)
 	for f, implemented := range map[sdk.Feature]bool{
-		sdk.FeatureNotify: notifies, sdk.FeatureProbe: probes, sdk.FeatureDrain: drains,
+		sdk.FeatureNotify: notifies, sdk.FeatureProbe: probes, sdk.FeatureDrain: drains, sdk.FeatureKeys: keyed,
 	} {
 		if d.Has(f) && !implemented {
 			r.Errorf("%v is listed, and not implemented", f)

@@ -99,6 +99,13 @@ func (f *FaultyTransport) Set(faults Faults) {
 	f.faults = faults
 }
 
+// Seed replaces the seed, for endpoints that are yet to be made.
+func (f *FaultyTransport) Seed(seed uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seed = seed
+}
+
 // OnCrash sets what Crash calls at its end: os.Exit, in a plugin's process.
 func (f *FaultyTransport) OnCrash(exit func()) {
 	f.mu.Lock()
@@ -339,6 +346,17 @@ func (f *FaultyTransport) Drain(ctx context.Context) error {
 		return d.Drain(ctx)
 	}
 	return sdk.Errorf(sdk.Unsupported, "the wrapped transport does not drain")
+}
+
+// SetKeys implements [sdk.Keyed].
+func (f *FaultyTransport) SetKeys(ctx context.Context, k sdk.Keys) error {
+	if err := f.answer(ctx); err != nil {
+		return err
+	}
+	if t, ok := f.inner.(sdk.Keyed); ok {
+		return t.SetKeys(ctx, k)
+	}
+	return sdk.Errorf(sdk.Unsupported, "the wrapped transport has no keys")
 }
 
 // carryLocked counts a frame and what it sets off.

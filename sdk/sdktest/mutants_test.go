@@ -636,6 +636,53 @@ func TestSuiteFindsMutants(t *testing.T) {
 	}
 }
 
+// deaf lists keys and ignores them; it is what somebody writes who wants the
+// feature and not the work.
+type deaf struct {
+	*mutant
+	refuses bool // Configure fails if there are keys
+}
+
+func (d deaf) Describe() sdk.Description {
+	desc := d.mutant.Describe()
+	desc.Features = append(slices.Clone(desc.Features), sdk.FeatureKeys)
+	return desc
+}
+
+func (d deaf) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
+	if d.refuses && cfg.Keys != nil {
+		return sdk.Setup{}, sdk.Errorf(sdk.InvalidArgument, "no keys, please")
+	}
+	return d.mutant.Configure(ctx, cfg)
+}
+
+func (d deaf) SetKeys(context.Context, sdk.Keys) error { return nil }
+
+// TestSuiteFindsWhoIgnoresKeys: a transport that takes no notice of its keys
+// turns every case about them red, or one that takes none.
+func TestSuiteFindsWhoIgnoresKeys(t *testing.T) {
+	for _, m := range []struct {
+		finds, says string
+		refuses     bool
+	}{
+		{"keys-carry", "no keys, please", true},
+		{"keys-refuse", "a peer without keys: connected from", false},
+		{"keys-bad", "Configure with an expired certificate: <nil>", false},
+		{"keys-change", "SetKeys without a key: <nil>", false},
+		{"keys-not-turned-on", "SetKeys turned TLS on", false},
+	} {
+		t.Run(m.finds, func(t *testing.T) {
+			h := mutantHarness(is(defect{}))
+			sound := h.New
+			h.New = func(t testing.TB) sdk.Transport { return deaf{sound(t).(*mutant), m.refuses} }
+			rec := verdict(t, m.finds, h)
+			if !rec.Failed() || !strings.Contains(rec.log.String(), m.says) {
+				t.Errorf("%s does not say %q:\n%s", m.finds, m.says, rec.log.String())
+			}
+		})
+	}
+}
+
 // TestSuiteSparesTheSound: the frame that mutants hang in is no defect.
 func TestSuiteSparesTheSound(t *testing.T) {
 	for _, c := range cases {

@@ -36,6 +36,7 @@ type rig struct {
 	witnesses  []*witness
 	generation uint64
 	instance   uint64
+	ca         *Authority
 }
 
 // peer is one instance of the transport under test.
@@ -48,6 +49,9 @@ type peer struct {
 	setup     sdk.Setup
 	listeners map[string]net.Listener // the engine's: instances get copies
 	closed    bool
+	// keys, if keysSet, are in place of those that the harness asks for.
+	keys    *sdk.Keys
+	keysSet bool
 }
 
 // make asks the harness for a fresh instance.
@@ -80,11 +84,22 @@ func (r *rig) configure(p *peer) {
 		}
 	}
 	p.cfg = r.config(p, r.h.Settings)
+	p.cfg.Keys = r.keysFor(p)
 	p.cfg.Listeners = r.lend(p)
 	var err error
 	if p.setup, err = p.tr.Configure(r.ctx(), p.cfg); err != nil {
 		r.Fatalf("Configure of %s: %v", p.name, err)
 	}
+}
+
+// keysFor returns what an instance is given.
+func (r *rig) keysFor(p *peer) *sdk.Keys {
+	r.Helper()
+	if !p.keysSet && r.h.Secure && r.desc.Has(sdk.FeatureKeys) {
+		k := r.authority().Issue(p.name, nil)
+		p.keys, p.keysSet = &k, true
+	}
+	return p.keys
 }
 
 func (r *rig) config(p *peer, settings json.RawMessage) sdk.Config {

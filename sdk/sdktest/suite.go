@@ -23,6 +23,11 @@ type Harness struct {
 	// InvalidArgument, although they may be valid under the schema.
 	BadSettings []json.RawMessage
 
+	// Secure gives every instance keys, if the transport lists
+	// [sdk.FeatureKeys]: the whole suite then runs under TLS. The cases about
+	// keys run either way.
+	Secure bool
+
 	// Arrive is the transport's documented time that an accepted endpoint
 	// waits for its peer. With 0 that case is skipped.
 	Arrive time.Duration
@@ -195,6 +200,11 @@ var cases = []testCase{
 	{name: "probe-up", needs: sdk.FeatureProbe, run: probeUp},
 	{name: "probe-down", needs: sdk.FeatureProbe, run: probeDown},
 	{name: "probe-obeys-context", needs: sdk.FeatureProbe, run: probeCancelled},
+	{name: "keys-carry", needs: sdk.FeatureKeys, skip: noNotify, bare: true, run: keysCarry},
+	{name: "keys-refuse", needs: sdk.FeatureKeys, skip: noNotify, bare: true, run: keysRefuse},
+	{name: "keys-bad", needs: sdk.FeatureKeys, bare: true, run: keysBad},
+	{name: "keys-change", needs: sdk.FeatureKeys, skip: noNotify, bare: true, run: keysChange},
+	{name: "keys-not-turned-on", needs: sdk.FeatureKeys, bare: true, run: keysNotTurnedOn},
 	{name: "drain-refuses-new-work", needs: sdk.FeatureDrain, run: drainRefuses},
 	{name: "drain-spares-the-listener", needs: sdk.FeatureDrain, skip: notShared, run: drainSparesListener},
 }
@@ -216,6 +226,13 @@ func noBadSettings(h Harness, _ sdk.Description) string {
 func noListeners(_ Harness, d sdk.Description) string {
 	if len(d.Listeners) == 0 {
 		return "not described: listeners"
+	}
+	return ""
+}
+
+func noNotify(_ Harness, d sdk.Description) string {
+	if !d.Has(sdk.FeatureNotify) {
+		return "not described: " + sdk.FeatureNotify.String()
 	}
 	return ""
 }

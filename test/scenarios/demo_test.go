@@ -19,6 +19,7 @@ import (
 type demoRow struct {
 	Name         string
 	Holds        bool
+	Skipped      string
 	Problems     []string
 	Expected     int
 	Received     int
@@ -28,6 +29,7 @@ type demoRow struct {
 	Damaged      int
 	Strangers    int
 	Acknowledged int
+	Taken        int
 	Failed       map[string]int
 	By           map[string]int `json:"by_transport"`
 	EndLast      bool           `json:"end_last"`
@@ -48,6 +50,8 @@ var demoRows = map[string]struct {
 	carries []string // transports that must have carried something
 	restart bool     // what was pending at the receiver's death may have failed
 	moved   bool     // something must have been sent twice
+	taken   bool     // acknowledged only by the peer's transport
+	idle    bool     // mostly waits, and may run beside others that do
 }{
 	"no fault":           {carries: []string{"tcp"}},
 	"transport disabled": {faults: 1, carries: []string{"tcp", "rpcfallback"}},
@@ -55,12 +59,25 @@ var demoRows = map[string]struct {
 	"tcp stopped":        {faults: 1, carries: []string{"tcp", "rpcfallback"}, moved: true},
 	"all killed":         {faults: 10, moved: true},
 	"receiver restarted": {faults: 2, restart: true},
+	"faulty tcp":         {faults: 2, carries: []string{"tcp"}, moved: true},
+	"tcp cut":            {idle: true, faults: 1, carries: []string{"tcp", "rpcfallback"}, moved: true},
+	"tcp half cut":       {idle: true, faults: 2, carries: []string{"tcp", "rpcfallback"}, moved: true},
+	"oversize":           {carries: []string{"tcp", "rpcfallback"}},
+	"reader away":        {faults: 1, carries: []string{"tcp"}},
+	"frozen peer":        {idle: true, faults: 4, carries: []string{"tcp"}},
+	"frozen mid-stream":  {idle: true, faults: 2, carries: []string{"tcp"}, moved: true},
+	"protocol 0":         {carries: []string{"tcp"}, taken: true},
+	"protocol 1":         {faults: 4, carries: []string{"tcp", "rpcfallback"}, moved: true, taken: true},
 }
 
-const demoCount = 4000
+const (
+	demoCount = 4000
+	longRow   = "a million"
+)
 
-// Scenarios 13, 16, 17 and 21: the demo, as a user runs it.
-func TestScenario13And16And17And21Demo(t *testing.T) {
+// Scenarios 5, 11, 13, 16, 17, 18, 19 and 21, and frozen peers and older
+// protocols: the demo, as a user runs it.
+func TestScenarioDemo(t *testing.T) {
 	var list []struct{ Name string }
 	if err := json.Unmarshal(hawser(t, "demo", "--list", "-o", "json"), &list); err != nil || len(list) < len(demoRows) {
 		t.Fatalf("%v: %v", list, err)
@@ -70,8 +87,15 @@ func TestScenario13And16And17And21Demo(t *testing.T) {
 			if testing.Short() && i > 0 {
 				t.Skip("-short runs the first row only")
 			}
-			if _, known := demoRows[row.Name]; !known {
+			if row.Name == longRow {
+				t.Skip("it takes half a minute: make demo")
+			}
+			want, known := demoRows[row.Name]
+			if !known {
 				t.Fatalf("nothing is known of row %q", row.Name)
+			}
+			if want.idle {
+				t.Parallel()
 			}
 			out, _, _ := bytes.Cut(hawser(t, "demo", "--row", row.Name, "-o", "json"), []byte("\n"))
 			var r demoRow
@@ -86,6 +110,9 @@ func TestScenario13And16And17And21Demo(t *testing.T) {
 func (r demoRow) check(t *testing.T, name string) {
 	t.Helper()
 	want := demoRows[name]
+	if r.Skipped != "" {
+		t.Fatalf("row %q was skipped: %s", name, r.Skipped)
+	}
 	if r.Name != name || !r.Holds || len(r.Problems) > 0 {
 		t.Errorf("row %q: holds %v: %s\n%v", r.Name, r.Holds, strings.Join(r.Problems, "\n"), r.Logs)
 	}
@@ -110,6 +137,9 @@ func (r demoRow) check(t *testing.T, name string) {
 	}
 	if r.Duplicates != 0 || r.Damaged != 0 || r.Strangers != 0 || !r.EndLast {
 		t.Errorf("%d twice, %d damaged, %d that nobody sent, END last: %v", r.Duplicates, r.Damaged, r.Strangers, r.EndLast)
+	}
+	if want.taken && r.Taken != demoCount || !want.taken && r.Taken > 0 {
+		t.Errorf("of %d it is known only that the peer's transport has them", r.Taken)
 	}
 	for _, transport := range want.carries {
 		if r.By[transport] == 0 {

@@ -38,6 +38,8 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(root)
 	code := m.Run()
+	// Nodes leave the folder of their admin sockets; a socket in it would stay.
+	_ = os.Remove(filepath.Join(runs, "hawser"))
 	if err := leftovers(); err != nil {
 		fmt.Fprintln(os.Stderr, "left behind:", err)
 		code = 1
@@ -62,8 +64,8 @@ func build() (err error) {
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("build hawser: %w\n%s", err, out)
 	}
-	for _, name := range []string{"tcp", "rpcfallback"} {
-		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), "../../plugins/"+name)
+	for name, dir := range map[string]string{"tcp": "../../plugins/tcp", "rpcfallback": "../../plugins/rpcfallback", "faulty": "../faulty"} {
+		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), dir)
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}

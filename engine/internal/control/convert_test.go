@@ -145,3 +145,24 @@ func FuzzHelloRequest(f *testing.F) {
 		roundTrip(t, q, helloRequestTo, helloRequestFrom)
 	})
 }
+
+// Scenario 3: a later version's fields are ignored, and a protocol that is not
+// named is 0.
+func TestUnknownAndAbsentFields(t *testing.T) {
+	q := someHello()
+	q.Proto = 0
+	raw, err := proto.Marshal(helloRequestTo(q))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = append(raw, 0xFA, 0x3E, 0x03, 'n', 'e', 'w') // field 1007, three bytes
+	m := &pb.HelloRequest{}
+	if err := proto.Unmarshal(raw, m); err != nil {
+		t.Fatal(err)
+	}
+	got, err := helloRequestFrom(m)
+	if err != nil || got.check() != nil {
+		t.Fatalf("%v, %v", err, got.check())
+	}
+	equal(t, got, q)
+}

@@ -3,8 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -12,25 +14,81 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Options configures [NewGRPC].
 type Options struct {
 	// Listen is the address to listen on, host:port. Default: 127.0.0.1:0.
 	Listen string
+	// Keys secure every connection with mutual TLS. Nil means none.
+	Keys *mtls.Keyring
+	// Insecure permits other than loopback addresses without keys.
+	Insecure bool
+	// Log is told whom the server refused, and who connected. Default: none.
+	Log *slog.Logger
 	Timeouts
 }
 
-// credentials are what both directions use. Mutual TLS belongs here and
-// nowhere else; until it is here, Listen binds loopback addresses only.
-func (o Options) credentials() (client, server credentials.TransportCredentials) {
-	return insecure.NewCredentials(), insecure.NewCredentials()
+// protocol is what TLS connections are negotiated for.
+const protocol = "h2"
+
+// credentialsBelow are gRPC's, for both directions: none of its own, since TLS is
+// below it, in the client's dialer and the server's listener.
+func credentialsBelow() credentials.TransportCredentials { return insecure.NewCredentials() }
+
+// secure puts a listener's connections under TLS, if there are keys.
+func (o Options) secure(l net.Listener) net.Listener {
+	var refused atomic.Uint64
+	return mtls.Listener(l, o.Keys, protocol, func(conn net.Conn, err error) {
+		if err == nil {
+			o.Log.Debug("control connection", "from", conn.RemoteAddr().String(), "certificate", mtls.PeerNames(conn))
+			return
+		}
+		// One line for each power of two: a scanner must not fill the log.
+		if n := refused.Add(1); n&(n-1) == 0 {
+			o.Log.Warn("control connection refused", "from", conn.RemoteAddr().String(), "error", err, "so far", n)
+		}
+	})
+}
+
+// dial makes a client's connection. told is given what TLS says against it, at
+// either end.
+func (o Options) dial(ctx context.Context, address string, told func(error)) (net.Conn, error) {
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	conn := mtls.Client(raw, o.Keys, protocol, told)
+	if err := mtls.Handshake(ctx, conn); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	if names := mtls.PeerNames(conn); names != nil {
+		o.Log.Debug("control connection", "to", address, "certificate", names)
+	}
+	return conn, nil
+}
+
+// mayListen says whether an address may be listened at.
+func (o Options) mayListen(address string) error {
+	if o.Keys != nil || o.Insecure {
+		_, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return sdk.Errorf(sdk.InvalidArgument, "listen on %q: the address is not host:port", address)
+		}
+		return nil
+	}
+	return LoopbackOnly(address)
 }
 
 // NewGRPC returns the control plane over gRPC on TCP.
 func NewGRPC(o Options) Carrier {
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:0"
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Timeouts = o.Timeouts.withDefaults()
 	c := &grpcCarrier{options: o}
@@ -60,8 +118,8 @@ func LoopbackOnly(address string) error {
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return sdk.Errorf(sdk.InvalidArgument, "listen on %s: not a loopback address; others need security.ca, "+
-		"security.cert and security.key, which this version does not support yet", address)
+	return sdk.Errorf(sdk.InvalidArgument, "listen on %s: not a loopback address; without mutual TLS others cannot be reached safely: "+
+		"configure security.ca, security.cert and security.key, or say security.insecure", address)
 }
 
 // Listen implements [Carrier].
@@ -74,7 +132,7 @@ func (c *grpcCarrier) Listen(h Handler) (string, error) {
 	case c.mu.server != nil:
 		return "", sdk.Errorf(sdk.InvalidArgument, "listen on %s: already listening", c.options.Listen)
 	}
-	if err := LoopbackOnly(c.options.Listen); err != nil {
+	if err := c.options.mayListen(c.options.Listen); err != nil {
 		return "", err
 	}
 	l, err := net.Listen("tcp", c.options.Listen)
@@ -85,7 +143,7 @@ func (c *grpcCarrier) Listen(h Handler) (string, error) {
 		return "", sdk.Errorf(sdk.Unavailable, "the control plane cannot listen: %w", err)
 	}
 	// A name such as localhost may mean anything; what was bound counts.
-	if err := LoopbackOnly(l.Addr().String()); err != nil {
+	if err := c.options.mayListen(l.Addr().String()); err != nil {
 		_ = l.Close()
 		return "", err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"strings"
@@ -251,6 +252,28 @@ func TestNotAnEngine(t *testing.T) {
 	address, accepted := mute(t, "HTTP/1.1 400 Bad Request\r\n\r\n")
 	err := aProbe(testContext(t), dial(t, address, Options{}))
 	if err == nil || Gone(err) || accepted.Load() == 0 {
+		t.Errorf("got %v", err)
+	}
+	for _, say := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "SSH-2.0-OpenSSH_9.6\r\n", "hi"} {
+		address, _ := mute(t, say)
+		expectNoEngine(t, address)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := &http.Server{Handler: http.NotFoundHandler(), Protocols: &http.Protocols{}}
+	web.Protocols.SetUnencryptedHTTP2(true)
+	go func() { _ = web.Serve(l) }()
+	defer web.Close()
+	expectNoEngine(t, l.Addr().String())
+}
+
+func expectNoEngine(t *testing.T, address string) {
+	t.Helper()
+	err := aProbe(testContext(t), dial(t, address, Options{Timeouts: Timeouts{Connect: time.Second}}))
+	want := "no Hawser engine answers at " + address + " (it speaks something else): check the address"
+	if !errors.Is(err, sdk.Refused) || !Answered(err) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v", err)
 	}
 }

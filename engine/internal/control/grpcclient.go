@@ -64,25 +64,77 @@ type channel struct {
 
 	mu struct {
 		sync.Mutex
-		dialErr error // the last attempt's; nil once one succeeded
+		dialErr error  // the last attempt's; nil once one succeeded
+		refused error  // what TLS said against the last attempt, at either end
+		first   []byte // that came over the last attempt's connection
 	}
+}
+
+// firstBytes are enough to tell an HTTP/2 server from anything else.
+const firstBytes = 9
+
+// hearing bounds the wait for the last words of who has hung up.
+const hearing = 50 * time.Millisecond
+
+// listening is a connection that notes the first bytes that come.
+type listening struct {
+	net.Conn
+	ch *channel
+}
+
+func (l *listening) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	l.ch.heard(p[:n])
+	return n, err
+}
+
+// Write looks, when nobody takes what is written, for what was said before.
+func (l *listening) Write(p []byte) (int, error) {
+	n, err := l.Conn.Write(p)
+	if err != nil {
+		var b [firstBytes]byte
+		_ = l.SetReadDeadline(time.Now().Add(hearing))
+		k, _ := l.Conn.Read(b[:])
+		l.ch.heard(b[:k])
+	}
+	return n, err
+}
+
+func (ch *channel) heard(b []byte) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.mu.first = append(ch.mu.first, b[:min(len(b), firstBytes-len(ch.mu.first))]...)
+}
+
+// foreign reports whether something came that no HTTP/2 server begins with: the
+// header of a SETTINGS frame.
+func (ch *channel) foreign() bool {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	b := ch.mu.first
+	return len(b) > 0 && b[0] != 0 || len(b) > 3 && b[3] != 4
+}
+
+// noEngine is what is said of an address where something else answers.
+func noEngine(address string) string {
+	return "no Hawser engine answers at " + address + " (it speaks something else): check the address"
 }
 
 func (c *grpcClient) newChannel() (*channel, error) {
 	ch := &channel{began: time.Now()}
-	creds, _ := c.carrier.options.credentials()
-	dialer := net.Dialer{}
 	// The target is only a name: the dialer knows the address, which thus
 	// needs no escaping and passes no proxy.
 	cc, err := grpc.NewClient("passthrough:///hawser",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, "tcp", c.address)
-			ch.mu.Lock()
-			ch.mu.dialErr = err
-			ch.mu.Unlock()
-			return conn, err
+			ch.said(nil, nil)
+			conn, err := c.carrier.options.dial(ctx, c.address, func(err error) { ch.said(nil, err) })
+			if err != nil {
+				ch.said(err, nil)
+				return nil, err
+			}
+			return &listening{Conn: conn, ch: ch}, nil
 		}),
-		grpc.WithTransportCredentials(creds),
+		grpc.WithTransportCredentials(credentialsBelow()),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: maxBackoff / 8, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
 			// The attempt's deadline is the larger of this and the backoff.
@@ -98,6 +150,27 @@ func (c *grpcClient) newChannel() (*channel, error) {
 	}
 	ch.cc = cc
 	return ch, nil
+}
+
+// said notes what became of an attempt to connect.
+func (ch *channel) said(dialErr, refused error) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.mu.dialErr, ch.mu.refused = dialErr, refused
+	if dialErr == nil && refused == nil {
+		ch.mu.first = nil // of the attempt before
+	}
+}
+
+// refusal is what TLS said against the last attempt, if anything: the peer is
+// there, and one of the two does not want the other.
+func (ch *channel) refusal() error {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if sdk.CodeOf(ch.mu.dialErr) == sdk.Refused {
+		return ch.mu.dialErr
+	}
+	return ch.mu.refused
 }
 
 func (ch *channel) dialErr() error {
@@ -239,13 +312,16 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 		}
 		var to peer.Peer // set once the call has a connection
 		err = send(ctx, pb.NewControlClient(ch.cc), grpc.Peer(&to))
-		sent, dialErr := to.Addr != nil, ch.dialErr()
+		sent, dialErr, refusal := to.Addr != nil, ch.dialErr(), ch.refusal()
 		ended := ctx.Err()
 		// Not answered in time, or no connection: whoever calls next does not
 		// use this channel, whose state may yet lag behind its failure.
 		c.release(ch, err != nil && (errors.Is(ended, context.DeadlineExceeded) && sent || ended == nil && !sent))
 		if err == nil {
 			return nil
+		}
+		if s := status.Convert(err); isForeign(s) {
+			return callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err)
 		}
 		if e, ok := answerOf(status.Convert(err)); ok {
 			return callError(fromPeer, e.Code, method, c.address, e.Message, nil)
@@ -257,8 +333,12 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 			return contextEnded(ctx, method, c.address)
 		case sent:
 			return c.lost(ctx, method, err)
+		case refusal != nil:
+			return callError(fromPeer, sdk.Refused, method, c.address, refusal.Error(), refusal)
 		case errors.Is(dialErr, syscall.ECONNREFUSED):
 			return peerGone(method, c.address, dialErr)
+		case ch.foreign():
+			return callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err) // it is not silent
 		case timedOut(ch, dialErr) && time.Since(began) < c.carrier.options.Connect:
 			continue
 		case dialErr != nil:

@@ -34,12 +34,11 @@ type grpcServer struct {
 }
 
 func serveGRPC(l net.Listener, h Handler, o Options) *grpcServer {
-	_, creds := o.credentials()
 	s := &grpcServer{handler: h, timeouts: o.Timeouts, address: l.Addr().String(),
-		listener: &boundedListener{Listener: l, slots: make(chan struct{}, maxConnections)},
+		listener: o.secure(&boundedListener{Listener: l, slots: make(chan struct{}, maxConnections)}),
 		slots:    make(chan struct{}, maxCalls)}
 	s.server = grpc.NewServer(
-		grpc.Creds(creds),
+		grpc.Creds(credentialsBelow()),
 		grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),

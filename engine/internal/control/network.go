@@ -20,6 +20,7 @@ type Network struct {
 	mu struct {
 		sync.Mutex
 		servers map[string]*memoryCarrier
+		aliases map[string]string
 		silent  map[link]bool
 		frozen  map[string]bool
 		refused map[string]bool
@@ -46,6 +47,7 @@ type Faults struct {
 func NewNetwork() *Network {
 	n := &Network{}
 	n.mu.servers = map[string]*memoryCarrier{}
+	n.mu.aliases = map[string]string{}
 	n.mu.silent = map[link]bool{}
 	n.mu.frozen = map[string]bool{}
 	n.mu.refused = map[string]bool{}
@@ -61,6 +63,40 @@ func (n *Network) Carrier(address string) Carrier {
 	c.server, c.stopServer = context.WithCancel(context.Background())
 	c.clients, c.stopClients = context.WithCancel(context.Background())
 	return c
+}
+
+// Alias makes another address lead to an address.
+func (n *Network) Alias(alias, address string) {
+	n.set(func() { n.mu.aliases[alias] = address })
+}
+
+// Vanish ends the engine that listens on an address as SIGKILL would: nobody
+// can call it any more, its own calls reach nobody, and its address is free.
+// The engine itself does not know; close it without waiting.
+func (n *Network) Vanish(address string) {
+	var c *memoryCarrier
+	n.set(func() {
+		c = n.mu.servers[address]
+		delete(n.mu.servers, address)
+	})
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	c.mu.closed = true
+	c.mu.Unlock()
+	c.stopClients()
+	c.stopServer()
+}
+
+// route returns where an address leads.
+func (n *Network) route(address string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if to, ok := n.mu.aliases[address]; ok {
+		return to
+	}
+	return address
 }
 
 // Silence holds back, or lets pass again, whatever goes from one address to
@@ -305,7 +341,7 @@ func callMemory[Q request[Q], R reply[Q, R]](ctx context.Context, c *memoryClien
 	defer cancel()
 	q = q.clone()
 
-	network, here, there := c.carrier.network, c.carrier.address, c.address
+	network, here, there := c.carrier.network, c.carrier.address, c.carrier.network.route(c.address)
 	if !network.pass(ctx, link{here, there}, c.ctx.Done()) {
 		return zero, c.ended(ctx, m.name)
 	}

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"strings"
+
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -38,6 +40,13 @@ func statusOf(err error) error {
 
 // maxStatusText bounds the copy of the message that is only for gRPC tools.
 const maxStatusText = 256
+
+// isForeign reports whether a status is the gRPC library's word for an HTTP
+// server that knows no gRPC.
+func isForeign(s *status.Status) bool {
+	return len(s.Details()) == 0 && (strings.Contains(s.Message(), "unexpected HTTP status code") ||
+		strings.Contains(s.Message(), "content-type"))
+}
 
 // answerOf returns the refusal that a status carries; ok is false if it comes
 // from something other than the peer's engine.

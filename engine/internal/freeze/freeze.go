@@ -31,6 +31,9 @@ type span struct{ from, to time.Time }
 // for use, and answers that there was no freeze until it is fed, by Run or by
 // Tick. A nil Detector always answers that.
 type Detector struct {
+	// OnThaw, if set before Run, is called by Run after each freeze.
+	OnThaw func(from, to time.Time)
+
 	mu struct {
 		sync.Mutex
 		last   time.Time
@@ -54,26 +57,33 @@ func (d *Detector) Run(ctx context.Context) {
 		case <-t.C:
 			// The tick's own time is when it was due; what counts is when it
 			// was handled.
-			d.Tick(time.Now())
+			now := time.Now()
+			if from := d.tick(now); !from.IsZero() && d.OnThaw != nil {
+				d.OnThaw(from, now)
+			}
 		}
 	}
 }
 
 // Tick tells the detector that the process runs at this time. Run calls it;
 // tests may.
-func (d *Detector) Tick(now time.Time) {
+func (d *Detector) Tick(now time.Time) { d.tick(now) }
+
+// tick returns when a freeze that ends now began, zero if there was none.
+func (d *Detector) tick(now time.Time) (from time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := d.mu.last
 	d.mu.last = now
 	if last.IsZero() || !late(last, now) {
-		return
+		return time.Time{}
 	}
 	if len(d.mu.spans) == remembered {
 		d.mu.merged = d.mu.spans[0].to
 		d.mu.spans = append(d.mu.spans[:0], d.mu.spans[1:]...)
 	}
 	d.mu.spans = append(d.mu.spans, span{last, now})
+	return last
 }
 
 func (d *Detector) reset() {

@@ -96,6 +96,9 @@ type path struct {
 // NewPaths returns a Paths that knows of no trouble.
 func NewPaths(o PathOptions) *Paths { return &Paths{o: o, paths: map[Key]*path{}, max: MaxPaths} }
 
+// Idle reports whether no path has trouble.
+func (p *Paths) Idle() bool { return len(p.paths) == 0 }
+
 // PausedUntil is when the path's pause ends, zero if it is not paused.
 func (p *Paths) PausedUntil(key Key, now time.Time) time.Time {
 	s := p.paths[key]

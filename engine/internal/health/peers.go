@@ -106,6 +106,9 @@ func NewPeers(o PeerOptions) *Peers {
 	}
 }
 
+// Idle reports whether no address is known.
+func (p *Peers) Idle() bool { return len(p.marks) == 0 }
+
 // Allow reports whether the address may be called now; if not, the call is to
 // fail at once, and until is when its cooldown ends unless it is renewed. That
 // somebody wants to call it keeps a mark from expiring.

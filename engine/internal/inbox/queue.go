@@ -7,26 +7,27 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
-	"github.com/hawser-transport/hawser/sdk"
 )
 
-// Queue is a bounded first-in first-out queue of items with a size in bytes.
-// It is safe for concurrent use.
+// Queue is a bounded first-in first-out queue of items with a size in bytes. It
+// may be divided into parts, each with a bound of its own beside that of all
+// together. It is safe for concurrent use.
 type Queue[T any] struct {
 	frames, bytes int // bounds
 	onRoom        func(*Session)
-	ready         chan struct{} // a token: something may be there
+	rest          *Part[T]   // what belongs to no other part
+	parts         []*Part[T] // all, rest first; constant once items come
 
 	mu struct {
 		sync.Mutex
-		ring   []slot[T]
-		head   int
 		n      int
 		bytes  int
 		hungry []*Session // told of little room, in order
 		closed bool
+		room   chan struct{} // closed when there is room, if somebody waits
 	}
 	active activity
 }
@@ -40,90 +41,25 @@ type slot[T any] struct {
 // without a lock held, for each session that was told of little or no room
 // once there is more.
 func NewQueue[T any](frames, bytes int, onRoom func(*Session)) *Queue[T] {
-	q := &Queue[T]{frames: frames, bytes: bytes, onRoom: onRoom, ready: make(chan struct{}, 1)}
-	q.mu.ring = make([]slot[T], 16)
+	q := &Queue[T]{frames: frames, bytes: bytes, onRoom: onRoom}
+	q.rest = q.NewPart(frames, bytes)
 	return q
 }
 
-// Put adds an item, unless the queue is full: a frame of any size is admitted
-// while the bytes already there are below the bound.
-func (q *Queue[T]) Put(item T, size int) bool {
-	q.mu.Lock()
-	if q.mu.closed || q.mu.n >= q.frames || q.mu.bytes >= q.bytes {
-		q.mu.Unlock()
-		return false
-	}
-	if q.mu.n == len(q.mu.ring) {
-		q.growLocked()
-	}
-	q.mu.ring[(q.mu.head+q.mu.n)&(len(q.mu.ring)-1)] = slot[T]{item, size}
-	q.mu.n++
-	q.mu.bytes += size
-	first := q.mu.n == 1
-	q.mu.Unlock()
-	if first {
-		q.wake()
-	}
-	return true
-}
+// Rest is the part for what belongs to no other.
+func (q *Queue[T]) Rest() *Part[T] { return q.rest }
 
-func (q *Queue[T]) growLocked() {
-	ring := make([]slot[T], 2*len(q.mu.ring))
-	n := copy(ring, q.mu.ring[q.mu.head:])
-	copy(ring[n:], q.mu.ring[:q.mu.head])
-	q.mu.ring, q.mu.head = ring, 0
-}
+// Put adds an item to the rest, and reports false if there is no room.
+func (q *Queue[T]) Put(item T, size int) bool { return q.rest.Put(item, size) == Entered }
 
+// Get returns the rest's oldest item. See [Part.Get].
+func (q *Queue[T]) Get(ctx context.Context) (T, error) { return q.rest.Get(ctx) }
+
+// wake has every part's reader look.
 func (q *Queue[T]) wake() {
-	select {
-	case q.ready <- struct{}{}:
-	default:
+	for _, p := range q.parts {
+		p.wake()
 	}
-}
-
-// Get returns the oldest item, waiting for one until ctx ends or the queue is
-// closed and empty, which is [sdk.Closed].
-func (q *Queue[T]) Get(ctx context.Context) (T, error) {
-	for {
-		item, ok, closed := q.tryGet()
-		if ok {
-			return item, nil
-		}
-		if closed {
-			q.wake() // the next one waiting
-			return item, sdk.Errorf(sdk.Closed, "receive: the engine is closed")
-		}
-		select {
-		case <-q.ready:
-		case <-ctx.Done():
-			return item, context.Cause(ctx)
-		}
-	}
-}
-
-func (q *Queue[T]) tryGet() (item T, ok, closed bool) {
-	q.mu.Lock()
-	if q.mu.n == 0 {
-		closed = q.mu.closed
-		fed := q.fedLocked() // dropped, and only said so after the queue was emptied
-		q.mu.Unlock()
-		q.feed(fed)
-		return item, false, closed
-	}
-	s := &q.mu.ring[q.mu.head]
-	item = s.item
-	q.mu.bytes -= s.size
-	*s = slot[T]{}
-	q.mu.head = (q.mu.head + 1) & (len(q.mu.ring) - 1)
-	q.mu.n--
-	more := q.mu.n > 0
-	fed := q.fedLocked()
-	q.mu.Unlock()
-	if more {
-		q.wake()
-	}
-	q.feed(fed)
-	return item, true, false
 }
 
 func (q *Queue[T]) feed(fed []*Session) {
@@ -189,6 +125,42 @@ func (q *Queue[T]) share(s *Session, idle, dropped bool) (frames, bytes uint64) 
 	return uint64(min(free, max(1, q.frames/active))), uint64(min(freeBytes, max(1, q.bytes/active)))
 }
 
+// freedLocked wakes those that wait for room.
+func (q *Queue[T]) freedLocked() {
+	if q.mu.room != nil {
+		close(q.mu.room)
+		q.mu.room = nil
+	}
+}
+
+// AwaitRoom waits, for a limited time, until something may fit the part. It
+// reports false if the time has passed or the queue is closed.
+func (p *Part[T]) AwaitRoom(limit time.Duration) bool {
+	q := p.q
+	q.mu.Lock()
+	if q.mu.closed {
+		q.mu.Unlock()
+		return false
+	}
+	if p.roomLocked() == Entered {
+		q.mu.Unlock()
+		return true
+	}
+	if q.mu.room == nil {
+		q.mu.room = make(chan struct{})
+	}
+	room := q.mu.room
+	q.mu.Unlock()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-room:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
 // Forget drops a session that has ended from those that wait for room, for
 // good.
 func (q *Queue[T]) Forget(s *Session) {
@@ -199,7 +171,7 @@ func (q *Queue[T]) Forget(s *Session) {
 	}
 }
 
-// Len is how many items wait, and their bytes.
+// Len is how many items wait in all parts, and their bytes.
 func (q *Queue[T]) Len() (frames, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -210,6 +182,7 @@ func (q *Queue[T]) Len() (frames, bytes int) {
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	q.mu.closed = true
+	q.freedLocked()
 	q.mu.Unlock()
 	q.wake()
 }

@@ -62,6 +62,9 @@ const (
 	Duplicate
 	// NoRoom: the queue is full; it left no trace.
 	NoRoom
+	// PartFull: the queue has room, but not the part for its name; it left no
+	// trace. Its sender is not told, and sends it again after its ack timeout.
+	PartFull
 	// OutOfRange: its number is beyond what its floor allows.
 	OutOfRange
 	// Ended: the session has ended meanwhile; it was dropped.
@@ -69,10 +72,11 @@ const (
 )
 
 // Take judges a notification of this session: it tests the window, tries the
-// queue, and only then sets the bit. put enters it into the queue. At protocol
+// queue, and only then sets the bit. put enters it into the queue, or answers
+// NoRoom or PartFull. At protocol
 // 2 the header's ack is the sender's floor, which counts even if the frame is
 // dropped.
-func (s *Session) Take(h frame.Header, proto int, now time.Time, put func() bool) Verdict {
+func (s *Session) Take(h frame.Header, proto int, now time.Time, put func() Verdict) Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.ended {
@@ -91,9 +95,9 @@ func (s *Session) Take(h frame.Header, proto int, now time.Time, put func() bool
 	if s.mu.window.Seen(h.Seq) {
 		return Duplicate
 	}
-	if !put() {
-		s.mu.dropped = true
-		return NoRoom
+	if v := put(); v != Entered {
+		s.mu.dropped = s.mu.dropped || v == NoRoom
+		return v
 	}
 	s.mu.window.Take(h.Seq)
 	return Entered

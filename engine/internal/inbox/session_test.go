@@ -32,7 +32,7 @@ func (f *fixture) session(id uint64) *Session { return f.NewSession(id, f.now) }
 
 // take has a session judge a notification at protocol 2.
 func (f *fixture) take(s *Session, floor, seq uint64) Verdict {
-	return s.Take(frame.Header{Seq: seq, Ack: floor}, 2, f.now, func() bool { return f.Put(int(seq), 10) })
+	return s.Take(frame.Header{Seq: seq, Ack: floor}, 2, f.now, func() Verdict { return f.rest.Put(int(seq), 10) })
 }
 
 func (f *fixture) fill(n int) {
@@ -94,7 +94,7 @@ func TestTake(t *testing.T) {
 			s := f.session(1)
 			for i, x := range c.steps {
 				puts := 0
-				got := s.Take(frame.Header{Seq: x.seq, Ack: x.floor}, x.proto, f.now, func() bool { puts++; return true })
+				got := s.Take(frame.Header{Seq: x.seq, Ack: x.floor}, x.proto, f.now, func() Verdict { puts++; return Entered })
 				if got != x.want || (puts == 1) != (x.want == Entered) {
 					t.Errorf("step %d: verdict %d, want %d; put %d times", i, got, x.want, puts)
 				}
@@ -138,7 +138,7 @@ func TestConcurrentTakesEnterOnce(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for seq := uint64(1); seq <= n; seq++ {
-				if s.Take(frame.Header{Seq: seq, Ack: 1}, 2, time.Now(), func() bool { return q.Put(seq, 1) }) == Entered {
+				if s.Take(frame.Header{Seq: seq, Ack: 1}, 2, time.Now(), func() Verdict { return q.rest.Put(seq, 1) }) == Entered {
 					entered[seq].Add(1)
 				}
 			}
@@ -338,6 +338,14 @@ func TestHungryIsFed(t *testing.T) {
 			if fed := f.fedNow(); fed != nil {
 				t.Errorf("told again: %v", fed)
 			}
+			for range c.queued {
+				f.Put(0, c.size)
+			}
+			f.Ack(s, nil)
+			f.get(t, c.queued)
+			if fed := f.fedNow(); !reflect.DeepEqual(fed, []uint64{1}) {
+				t.Errorf("hungry once more, told: %v", fed)
+			}
 		})
 	}
 }
@@ -495,7 +503,7 @@ func TestRoomHolds(t *testing.T) {
 			default:
 				size := rapid.IntRange(0, 200).Draw(t, "size")
 				seq := s.mu.window.Cumulative() + rapid.Uint64Range(1, 5).Draw(t, "seq")
-				if s.Take(frame.Header{Seq: seq, Ack: 1}, 2, now, func() bool { return q.Put(1, size) }) == NoRoom {
+				if s.Take(frame.Header{Seq: seq, Ack: 1}, 2, now, func() Verdict { return q.rest.Put(1, size) }) == NoRoom {
 					if _, a := q.Ack(s, nil); a.RoomSeq != a.Cumulative {
 						t.Fatal("a drop is acked with room")
 					}

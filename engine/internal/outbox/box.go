@@ -6,6 +6,7 @@
 package outbox
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -35,6 +36,7 @@ type Box struct {
 	lanes     []*Lane
 
 	session uint64
+	unacked bool   // the session's receiver acks nothing
 	next    uint64 // the number to draw
 	low     uint64 // the lowest unresolved number, or next
 	order   uint64
@@ -86,9 +88,17 @@ func (b *Box) Unresolved() int { return b.deadlines.n - b.waiting.n }
 // Open begins a session with the room that its receiver granted. Numbers start
 // at 1. No entry may have a number.
 func (b *Box) Open(session, roomSeq, roomBytes uint64) {
+	b.unacked = false
 	b.session, b.next, b.low, b.acked, b.ackSeq = session, 1, 1, 0, 0
 	b.roomSeq, b.roomBytes = roomSeq, roomBytes
 	b.credit = creditTimer{}
+}
+
+// OpenUnacked begins a session with a receiver that neither acks nor grants
+// room: its entries end by Remove, or go again when their lane ends.
+func (b *Box) OpenUnacked(session uint64) {
+	b.Open(session, math.MaxUint64, math.MaxUint64)
+	b.unacked = true
 }
 
 // Session is the session in use, or 0.
@@ -134,6 +144,30 @@ func (b *Box) TakeWaiting() []*Entry {
 		taken = append(taken, e)
 	}
 	return taken
+}
+
+// TakeUnsent removes and returns everything of which no copy can have left, in
+// no particular order.
+func (b *Box) TakeUnsent() []*Entry {
+	taken := b.TakeWaiting()
+	for e := b.resend.head; e != nil; {
+		next := e.next
+		if !e.MayHaveLeft() {
+			b.remove(e)
+			taken = append(taken, e)
+		}
+		e = next
+	}
+	return taken
+}
+
+// ResendAll has everything that was sent and is not resolved sent again.
+func (b *Box) ResendAll() {
+	for _, l := range b.lanes {
+		for e := l.list.head; e != nil; e = l.list.head {
+			b.again(e, nil)
+		}
+	}
 }
 
 // Head returns the entry to send next, or nil if room, span or the lack of a
@@ -352,11 +386,7 @@ func (b *Box) setRoom(seq, bytes uint64) {
 	if b.low <= seq {
 		return
 	}
-	for _, l := range b.lanes {
-		for e := l.list.head; e != nil; e = l.list.head {
-			b.again(e, nil)
-		}
-	}
+	b.ResendAll()
 }
 
 // fastResend takes the entries for which three frames sent later over the same

@@ -181,7 +181,7 @@ func TestASmallerLimitIsNoLoss(t *testing.T) {
 	// It waits for room once it is overdue, and is sent again when there is.
 	f.ackRoom(3, math.MaxUint64, 2)
 	f.pass(time.Second)
-	if late := f.Timeouts(f.now); late[f.lanes[0]] != 1 {
+	if late := f.Timeouts(f.now); late[f.lanes[0]].Entries != 1 {
 		t.Errorf("late %v, want the one within room", late)
 	}
 	f.want("within room", f.send(9, 1), "3 ")

@@ -49,6 +49,9 @@ func (e *Entry) Seq() uint64 { return e.seq }
 // Copies is how many copies were given to transports; it numbers the last one.
 func (e *Entry) Copies() int { return e.copies }
 
+// SentAt is when the last copy was given to a transport.
+func (e *Entry) SentAt() time.Time { return e.sentAt }
+
 // Held reports whether the entry is in a box. One that is not has ended.
 func (e *Entry) Held() bool { return e.where != nowhere }
 
@@ -73,10 +76,16 @@ type Lane struct {
 // Len is how many entries are pending on the lane.
 func (l *Lane) Len() int { return l.list.n }
 
-// Entries yields what is pending on the lane, in order of sending.
+// Entries yields what is pending on the lane, in order of sending. What is
+// yielded may be taken off the lane meanwhile.
 func (l *Lane) Entries() iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
-		for e := l.list.head; e != nil && yield(e); e = e.next {
+		for e := l.list.head; e != nil; {
+			next := e.next
+			if !yield(e) {
+				return
+			}
+			e = next
 		}
 	}
 }

@@ -50,11 +50,15 @@ func (r *rto) expired() {
 func (b *Box) AckTimeout() time.Duration { return b.rto.value() }
 
 // Timeouts takes the entries whose ack is overdue, to be sent again, elsewhere
-// if possible, and returns their number per lane. What the receiver has no
+// if possible, and returns what is late per lane. What the receiver has no
 // room for now is no loss and no reason to change path: it is sent again when
-// there is room.
-func (b *Box) Timeouts(now time.Time) map[*Lane]int {
-	var late map[*Lane]int
+// there is room. Nor is there one if something sent later over the same lane
+// was acked.
+func (b *Box) Timeouts(now time.Time) map[*Lane]Late {
+	var late map[*Lane]Late
+	if b.unacked {
+		return nil
+	}
 	wait := b.rto.value()
 	for _, l := range b.lanes {
 		for e := l.list.head; e != nil && now.Sub(e.sentAt) >= wait; e = l.list.head {
@@ -62,17 +66,34 @@ func (b *Box) Timeouts(now time.Time) map[*Lane]int {
 				b.again(e, nil)
 				continue
 			}
-			b.again(e, l.Owner)
 			if late == nil {
-				late = map[*Lane]int{}
+				late = map[*Lane]Late{}
 			}
-			late[l]++
+			n := late[l]
+			n.Entries++
+			if e.order < l.acked[fastAcks-1] {
+				b.again(e, nil)
+			} else {
+				if b.again(e, l.Owner); n.Since.IsZero() {
+					n.Since = e.sentAt
+				}
+			}
+			late[l] = n
 		}
 	}
 	if late != nil {
 		b.rto.expired()
 	}
 	return late
+}
+
+// Late is what was overdue on a lane.
+type Late struct {
+	// Entries is how many.
+	Entries int
+	// Since is when the first of those was sent after which nothing was acked;
+	// zero if there is none.
+	Since time.Time
 }
 
 // Rearm makes every ack timeout begin anew: the time since was not the peer's.
@@ -93,7 +114,7 @@ type creditTimer struct {
 // needsCredit reports whether room holds something back, or the receiver does
 // not know yet that everything is resolved.
 func (b *Box) needsCredit() bool {
-	if b.session == 0 {
+	if b.session == 0 || b.unacked {
 		return false
 	}
 	if b.Unresolved() == 0 {
@@ -142,7 +163,7 @@ func (b *Box) Due() time.Time {
 	}
 	wait := b.rto.value()
 	for _, l := range b.lanes {
-		if l.list.head != nil {
+		if l.list.head != nil && !b.unacked {
 			earlier(l.list.head.sentAt.Add(wait))
 		}
 	}

@@ -50,9 +50,28 @@ func describe(ctx context.Context, path string) (sdk.Description, error) {
 		return none, sdk.Errorf(sdk.InvalidArgument, "the answer to --describe has more than %d bytes", maxDescribed)
 	}
 	if code := c.state.ExitCode(); code != 0 {
-		return none, sdk.Errorf(sdk.InvalidArgument, "exited with status %d on --describe (is it a Hawser plugin?): %s", code, errs)
+		return none, sdk.Errorf(sdk.InvalidArgument, "exited with status %d on --describe (is it a Hawser plugin?): %s", code, lastOutput([]byte(errs), string(out)))
 	}
-	return parseDescribed(out)
+	d, err := parseDescribed(out)
+	if err != nil {
+		if said := lastOutput(out, errs); said != "" {
+			return none, sdk.Errorf(codeOr(err, sdk.InvalidArgument), "%w; it said: %s", err, said)
+		}
+	}
+	return d, err
+}
+
+// lastOutput is the end of what a process wrote: to stdout, or else to stderr.
+func lastOutput(out []byte, errs string) string {
+	const most = 200
+	text := bytes.TrimSpace(out)
+	if len(text) == 0 {
+		text = []byte(errs)
+	}
+	if len(text) > most {
+		return "..." + printable(bytes.TrimSpace(text[len(text)-most:]))
+	}
+	return printable(text)
 }
 
 // runBriefly runs an image until it exits or ctx ends, and returns the start
@@ -150,9 +169,12 @@ func parseDescribed(text []byte) (sdk.Description, error) {
 
 var errFeature = errors.New("unknown feature")
 
+// namedFeatures is well above the numbers that have names.
+const namedFeatures = 256
+
 // featureNamed is the inverse of Feature.String.
 func featureNamed(name string) (sdk.Feature, error) {
-	for f := sdk.FeatureNotify; f <= sdk.FeatureHandover; f++ {
+	for f := sdk.Feature(1); f <= namedFeatures; f++ {
 		if f.String() == name {
 			return f, nil
 		}

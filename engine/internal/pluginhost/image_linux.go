@@ -102,6 +102,9 @@ func sealedCopy(f *os.File, name string) (*os.File, string, error) {
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
 		fd, err = unix.MemfdCreate("hawser:"+clip(name, 64), unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
+	if transient(err) {
+		return nil, "", fmt.Errorf("make a memory file: %w", err)
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("%w: %w", errNoExec, err)
 	}
@@ -137,6 +140,8 @@ func openProgram(path string) (*os.File, error) {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "no plugin binary at %s: %w", path, err)
 	case errors.Is(err, os.ErrPermission):
 		return nil, sdk.Errorf(sdk.InvalidArgument, "plugin binary %s cannot be read: give the user that runs Hawser read permission: %w", path, err)
+	case transient(err):
+		return nil, sdk.Errorf(sdk.Unavailable, "plugin binary: %w", err)
 	case err != nil:
 		return nil, sdk.Errorf(sdk.InvalidArgument, "plugin binary: %w", err)
 	}

@@ -36,7 +36,7 @@ func (s *Supervisor) open(ctx context.Context, spec Spec) (*running, error) {
 	if err != nil {
 		return nil, named(spec.Name, err)
 	}
-	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport()}, unmon: func() {}}
+	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport(), InProcess: spec.InProcess != nil}, unmon: func() {}}
 	r.inst.Description = p.transport().Describe()
 	err = checkDescription(r.inst.Description)
 	if err == nil && s.cur == nil {
@@ -105,18 +105,39 @@ func (s *Supervisor) tryConfigure(ctx context.Context, spec Spec, r *running) er
 	ctx, cancel := context.WithTimeout(ctx, s.opts.StartTimeout)
 	defer cancel()
 	settings := orEmpty(spec.Settings)
+	keys := s.keysFor(spec, r.inst.Description)
+	s.sockets.check = s.opts.CheckListen
+	if r.inst.Keyed = keys != nil; r.inst.Keyed {
+		s.sockets.check = func(string) error { return nil }
+	}
 	lent, err := s.sockets.lend(r.inst.Description.Listeners, settings)
 	if err != nil {
 		return err
 	}
 	r.inst.Setup, err = r.inst.Transport.Configure(ctx, sdk.Config{
 		Instance: r.inst.ID, Incarnation: s.opts.Incarnation, Settings: settings,
-		Listeners: lent, Log: s.log.With("instance", r.inst.ID),
+		Listeners: lent, Keys: keys, Log: s.log.With("instance", r.inst.ID),
 	})
 	if err != nil && ctx.Err() == context.DeadlineExceeded {
 		return sdk.Errorf(sdk.DeadlineExceeded, "not configured within %v: %w", s.opts.StartTimeout, err)
 	}
 	return err
+}
+
+// keysFor returns what secures an instance's connections, or nil.
+func (s *Supervisor) keysFor(spec Spec, d sdk.Description) *sdk.Keys {
+	if s.opts.Keys == nil {
+		return nil
+	}
+	switch asks := d.Has(sdk.FeatureKeys); {
+	case asks && spec.Keys:
+		return s.opts.Keys()
+	case asks:
+		s.log.Warn("the transport asks for keys and may not have them: its connections are not secured; transports[].keys: true lets it")
+	case len(d.Listeners) > 0:
+		s.log.Warn("the transport does not ask for keys: its connections are not secured")
+	}
+	return nil
 }
 
 // up shows an instance to the observer.

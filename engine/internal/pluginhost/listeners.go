@@ -23,7 +23,7 @@ func LoopbackOnly(address string) error {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().IsLoopback() {
 		return nil
 	}
-	return errors.New("without mutual TLS only loopback addresses may be bound: use 127.0.0.1 or [::1], or configure security")
+	return errors.New("without mutual TLS only loopback addresses may be bound: use 127.0.0.1 or [::1], or configure security.ca, security.cert and security.key")
 }
 
 // listeners holds a transport's listening sockets: opened once, kept across

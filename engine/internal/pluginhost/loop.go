@@ -85,7 +85,7 @@ func (s *Supervisor) backingOff(wait time.Duration, err error) step {
 func (s *Supervisor) quarantined(err error) step {
 	s.setState(Quarantined, err)
 	s.first.set(err)
-	s.log.Error("transport quarantined", "retry", s.opts.QuarantineRetry, "err", err)
+	s.log.Debug("transport quarantined", "retry", s.opts.QuarantineRetry, "err", err) // the observer says it aloud
 	s.obs.Quarantined(err)
 	next := s.idle(s.opts.QuarantineRetry)
 	s.policy.retry()

@@ -54,8 +54,11 @@ type Options struct {
 	// file system. Default: XDG_RUNTIME_DIR, else the system's directory for
 	// temporary files, else /tmp, whichever is short enough first.
 	RunDir string
-	// CheckListen decides whether a transport may listen at an address. It is
-	// asked before an address is bound and, with what was bound, after.
+	// Keys returns the keys of the moment, for transports that ask for them and
+	// may have them; those may listen at any address. Nil means none.
+	Keys func() *sdk.Keys
+	// CheckListen decides whether a transport without keys may listen at an
+	// address. It is asked before an address is bound and, with what was bound, after.
 	// Default: loopback addresses only.
 	CheckListen func(address string) error
 }

@@ -210,6 +210,9 @@ func (p *plugged) startFault(ctx context.Context, err error) error {
 		case <-time.After(exitGrace):
 		}
 	}
+	if transient(err) {
+		return sdk.Errorf(sdk.Unavailable, "plugin binary %s: cannot be started now: %w", p.path, err)
+	}
 	return sdk.Errorf(codeOr(err, sdk.InvalidArgument), "plugin binary %s: %w", p.path, err)
 }
 

@@ -28,6 +28,8 @@ type Spec struct {
 	// InProcess makes the transport inside this process, under the same
 	// supervision.
 	InProcess func() sdk.Transport
+	// Keys lets the transport have [Options.Keys] if it asks for them.
+	Keys bool
 }
 
 // Instance is one running, configured instance of a transport.
@@ -39,6 +41,10 @@ type Instance struct {
 	Transport   sdk.Transport
 	// Notifier is nil if the transport cannot carry frames.
 	Notifier sdk.Notifier
+	// Keyed says that the instance was given keys.
+	Keyed bool
+	// InProcess: it shares this process, and its link with nobody.
+	InProcess bool
 }
 
 // Observer learns what becomes of a transport. Its methods are called one at

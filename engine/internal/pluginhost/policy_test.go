@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ type event struct {
 
 func TestRestarts(t *testing.T) {
 	boom := errors.New("boom")
+	scarce := sdk.Errorf(sdk.InvalidArgument, "plugin binary: %w", syscall.EMFILE)
 	missing := sdk.Errorf(sdk.Unsupported, "no device")
 	for _, c := range []struct {
 		name   string
@@ -34,6 +36,9 @@ func TestRestarts(t *testing.T) {
 		{"the fifth after a minute is not", []event{
 			{at: 0, err: boom, want: "wait"}, {at: 1000, err: boom, want: "wait"}, {at: 2000, err: boom, want: "wait"},
 			{at: 3000, err: boom, want: "wait"}, {at: 60000, err: boom, want: "wait"}}},
+		{"a shortage may pass, and counts", []event{
+			{err: scarce, want: "wait"}, {at: 1, err: scarce, want: "wait"}, {at: 2, err: scarce, want: "wait"},
+			{at: 3, err: scarce, want: "wait"}, {at: 4, err: scarce, want: "quarantine"}}},
 		{"what cannot be mended is not tried again", []event{{err: missing, want: "quarantine"}}},
 		{"a held device neither", []event{{err: sdk.Errorf(sdk.Busy, "%w", errDeviceHeld), want: "quarantine"}}},
 		{"a freeze is nobody's fault", []event{

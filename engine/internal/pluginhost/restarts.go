@@ -2,6 +2,7 @@ package pluginhost
 
 import (
 	"errors"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -80,9 +81,18 @@ func (r *restarts) lift() {
 	r.probation = false
 }
 
+// transient reports whether the machine, or this process, had too little of
+// something just now: descriptors, processes, memory.
+func transient(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN)
+}
+
 // hopeless reports whether starting again soon cannot help: the machine lacks
 // something, or a person has to change something.
 func hopeless(err error) bool {
+	if transient(err) {
+		return false
+	}
 	return errors.Is(err, sdk.Unsupported) || errors.Is(err, sdk.InvalidArgument) ||
 		errors.Is(err, errDeviceHeld)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -283,6 +284,9 @@ func TestDescribe(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ name, script, want string }{
 		{"no plugin", "#!/bin/sh\necho what >&2; exit 4\n", "status 4"},
+		{"says it on stdout", "#!/bin/sh\necho usage: what; exit 4\n", "usage: what"},
+		{"says what it is", "#!/bin/sh\necho hello\n", "it said: hello"},
+		{"says so on stderr", "#!/bin/sh\necho sorry >&2\n", "it said: sorry"},
 		{"no JSON", "#!/bin/sh\necho hello\n", "not what a Hawser plugin says"},
 		{"too much", "#!/bin/sh\nhead -c 3000000 /dev/zero\n", "more than"},
 		{"bad feature", "#!/bin/sh\necho '{\"features\":[\"x\"]}'\n", "unknown feature"},
@@ -324,5 +328,24 @@ func TestPlainImage(t *testing.T) {
 	_, _, c, err := runBriefly(t.Context(), img, path)
 	if err != nil || c.state.ExitCode() != 0 {
 		t.Fatal(err, c.state)
+	}
+}
+
+// A process without a free descriptor gets over it.
+func TestShortageIsTransient(t *testing.T) {
+	path := self(t)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := openImage(path, "", slog.New(slog.DiscardHandler))
+	if restored := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); restored != nil {
+		t.Fatal(restored)
+	}
+	if err = named("t", err); !errors.Is(err, sdk.Unavailable) || !errors.Is(err, unix.EMFILE) || hopeless(err) {
+		t.Fatal(err)
 	}
 }

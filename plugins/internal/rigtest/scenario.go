@@ -12,7 +12,8 @@ import (
 )
 
 // Load sends frames of random sizes both ways at once and compares all of
-// them.
+// them. Those larger than
+// [sdk.OvertakenFrame] may be overtaken.
 func Load(t *testing.T, fresh func() sdk.Transport, frames, largest int) {
 	t.Helper()
 	a, b := Start(t, fresh(), sdk.Config{Instance: 1}), Start(t, fresh(), sdk.Config{Instance: 2})
@@ -33,15 +34,38 @@ func Load(t *testing.T, fresh func() sdk.Transport, frames, largest int) {
 				}
 			}
 			way.from.Recorder.WaitDone(frames)
-			for i, got := range way.to.WaitReceived(frames) {
-				if !bytes.Equal(got, want[i]) {
-					t.Errorf("frame %d is wrong: %d bytes, want %d", i, len(got), len(want[i]))
-					return
-				}
-			}
+			small, large := split(way.to.WaitReceived(frames))
+			wantSmall, wantLarge := split(want)
+			compare(t, small, wantSmall)
+			compare(t, large, wantLarge)
 		})
 	}
 	wg.Wait()
+}
+
+func split(frames [][]byte) (small, large [][]byte) {
+	for _, f := range frames {
+		if len(f) > sdk.OvertakenFrame {
+			large = append(large, f)
+		} else {
+			small = append(small, f)
+		}
+	}
+	return small, large
+}
+
+func compare(t *testing.T, got, want [][]byte) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%d frames, want %d", len(got), len(want))
+		return
+	}
+	for i := range got {
+		if !bytes.Equal(got[i], want[i]) {
+			t.Errorf("frame %d is wrong: %d bytes, want %d", i, len(got[i]), len(want[i]))
+			return
+		}
+	}
 }
 
 // randomFrames are mostly small, with some empty and some of the largest size.

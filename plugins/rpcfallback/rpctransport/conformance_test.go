@@ -9,8 +9,16 @@ import (
 	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
-func TestConformance(t *testing.T) {
-	sdktest.Run(t, sdktest.Harness{
+func TestConformance(t *testing.T) { sdktest.Run(t, harness()) }
+
+func TestConformanceUnderTLS(t *testing.T) {
+	h := harness()
+	h.Secure = true
+	sdktest.Run(t, h)
+}
+
+func harness() sdktest.Harness {
+	return sdktest.Harness{
 		New:      func(testing.TB) sdk.Transport { return New() },
 		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "connect_timeout_ms": 1000}`),
 		BadSettings: []json.RawMessage{
@@ -20,5 +28,5 @@ func TestConformance(t *testing.T) {
 			json.RawMessage(`{"accept_wait_ms": 0}`),
 		},
 		Arrive: time.Second,
-	})
+	}
 }

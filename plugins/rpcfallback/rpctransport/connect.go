@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +17,7 @@ import (
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Paths implements [sdk.Notifier].
@@ -93,13 +95,13 @@ func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
 	}
 	ctx, stop := t.life.Until(ctx)
 	defer stop()
-	conn, err := t.client(addr)
+	conn, no, err := t.client(addr)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // nothing is left on it
 	if _, err := pb.NewFallbackClient(conn).Probe(ctx, &pb.ProbeRequest{}); err != nil {
-		return t.unreached(ctx, addr, err)
+		return t.unreached(ctx, addr, no.or(err))
 	}
 	return nil
 }
@@ -122,7 +124,7 @@ func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (s 
 // dial opens one stream on a connection of its own and asks for a verdict. The
 // stream is the caller's only with Welcome.
 func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), verdict bootstrap.Verdict, err error) {
-	conn, err := t.client(addr)
+	conn, no, err := t.client(addr)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -137,7 +139,7 @@ func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (s 
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
-	if err != nil || verdict != bootstrap.Welcome {
+	if err = no.or(err); err != nil || verdict != bootstrap.Welcome {
 		hangUp()
 	}
 	return s, hangUp, verdict, err
@@ -155,7 +157,7 @@ func open(ctx context.Context, client pb.FallbackClient, j bootstrap.Join) (stre
 	values := header.Get(verdictKey)
 	if len(values) != 1 {
 		// It ends the stream with an error, or is no peer of ours.
-		if _, err := s.Recv(); err != nil {
+		if err := s.RecvMsg(new(packet)); err != nil {
 			return nil, 0, err
 		}
 		return nil, 0, sdk.Errorf(sdk.Refused, "what answers there does not speak this transport's protocol")
@@ -164,14 +166,48 @@ func open(ctx context.Context, client pb.FallbackClient, j bootstrap.Join) (stre
 	return s, verdict, err
 }
 
+// refusal is what TLS said at either end about a connection. gRPC would only
+// pass on its text.
+type refusal struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (r *refusal) set(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// or returns the refusal in place of the error that followed from it.
+func (r *refusal) or(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil && r.err != nil {
+		return r.err
+	}
+	return err
+}
+
 // client makes a connection that dials when it is first used, once: a broken
 // one ends its endpoint, and what then happens is the engine's decision.
-func (t *Transport) client(addr string) (*grpc.ClientConn, error) {
+func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
+	no := &refusal{}
 	patience := milliseconds(t.settings.ConnectTimeoutMS)
 	conn, err := grpc.NewClient("passthrough:///"+addr,
+		// TLS, if any, is the dialer's.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+			raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			if err != nil {
+				return nil, err
+			}
+			conn := mtls.Client(raw, t.keys, protocol, no.set)
+			if err := mtls.Handshake(ctx, conn); err != nil {
+				_ = conn.Close()
+				return nil, err
+			}
+			return conn, nil
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Minute},
@@ -181,16 +217,16 @@ func (t *Transport) client(addr string) (*grpc.ClientConn, error) {
 		grpc.WithInitialWindowSize(windowBytes),
 		grpc.WithInitialConnWindowSize(windowBytes),
 		grpc.WithMaxHeaderListSize(8<<10),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.ForceCodecV2(newCodec())),
 		grpc.WithIdleTimeout(0),
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableHealthCheck(),
 	)
 	if err != nil {
-		return nil, sdk.Errorf(sdk.InvalidArgument, "address %q: %w", addr, err)
+		return nil, nil, sdk.Errorf(sdk.InvalidArgument, "address %q: %w", addr, err)
 	}
-	return conn, nil
+	return conn, no, nil
 }
 
 // unreached words a failed call: who did not answer, who said no, and whose

@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
-	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
 // stream is either side's end of a gRPC stream.
 type stream interface {
-	Send(*pb.Packet) error
-	Recv() (*pb.Packet, error)
+	SendMsg(any) error
+	RecvMsg(any) error
 }
 
 // endpoint is one end of a stream. Its run goroutine is the only one that
@@ -64,7 +63,7 @@ func (e *endpoint) run(s stream, cancel func()) {
 	sent := make(chan struct{})
 	e.t.life.Tasks.Go(func() {
 		defer close(sent)
-		e.out.run(s.Send)
+		e.out.run(s.SendMsg)
 	})
 	e.t.life.Tasks.Go(func() {
 		<-e.out.done
@@ -87,31 +86,57 @@ func (e *endpoint) finish() {
 // read hands over what comes until the stream ends, and says why it did.
 func (e *endpoint) read(s stream) error {
 	var (
-		frames [][]byte
+		in     intake
+		p      packet
 		cs     []sdk.Completion
+		frames [][]byte
 	)
+	defer p.release()
 	for {
-		p, err := s.Recv()
+		err := s.RecvMsg(&p)
 		if errors.Is(err, io.EOF) {
 			return sdk.Errorf(sdk.Unavailable, "%s closed the stream", e.peer)
 		}
 		if err != nil {
 			return sdk.Errorf(sdk.Unavailable, "the stream to %s broke: %w", e.peer, err)
 		}
-		if p.Taken > 0 {
-			if cs, err = e.out.receipted(p.Taken, cs[:0]); err != nil {
+		if p.taken > 0 {
+			if cs, err = e.out.receipted(p.taken, cs[:0]); err != nil {
 				return err
 			}
 			if len(cs) > 0 {
 				e.handler.Completed(cs)
 			}
 		}
-		if frames, err = unpack(p.Frames, frames[:0]); err != nil {
+		if frames, err = in.take(&p, frames[:0]); err != nil {
 			return err
 		}
 		if n := len(frames); n > 0 {
+			bytes := 0
+			for _, f := range frames {
+				bytes += len(f)
+			}
 			e.handler.Received(frames)
-			e.out.taken(n, len(p.Frames))
+			e.out.taken(n, bytes)
+			clear(frames) // a large one is not kept
 		}
+		p.release()
 	}
+}
+
+// intake turns packets into frames.
+type intake struct{ assembly assembly }
+
+// take appends a packet's frames, which alias it. A large one is behind those
+// of its last chunk's packet.
+func (in *intake) take(p *packet, frames [][]byte) ([][]byte, error) {
+	frames, err := unpack(p.frames, frames)
+	if err != nil {
+		return frames, err
+	}
+	whole, err := in.assembly.take(p.large, p.chunk)
+	if whole != nil {
+		frames = append(frames, whole)
+	}
+	return frames, err
 }

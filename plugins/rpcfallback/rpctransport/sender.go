@@ -1,12 +1,12 @@
 package rpctransport
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"sync"
 
 	"github.com/hawser-transport/hawser/plugins/internal/receipt"
-	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -25,8 +25,9 @@ var (
 	errTooLarge = sdk.Errorf(sdk.TooLarge, "the frame is larger than %d bytes", maxFrame)
 )
 
-// sender is an endpoint's sending half: a bounded queue of packs and a
-// goroutine that sends them. It also holds the endpoint's end.
+// sender is an endpoint's sending half: a bounded queue of packs and of large
+// frames, and a goroutine that sends a pack and a chunk at a time. It also
+// holds the endpoint's end.
 type sender struct {
 	kick chan struct{} // wakes run, holds one
 	done chan struct{} // closed when the endpoint has ended
@@ -35,9 +36,11 @@ type sender struct {
 	ended       bool
 	cause       error
 	queue       []*pack
-	queued      int
-	telling     bool // the receipt goes out, with company or without
-	outstanding receipt.Outstanding
+	larges      []*large            // only the first one may have begun
+	waiting     int                 // frames in both
+	queued      int                 // bytes in both
+	telling     bool                // the receipt goes out, with company or without
+	outstanding receipt.Outstanding // in the order in which the peer takes them
 	owed        receipt.Owed
 	delay       receipt.Delay
 }
@@ -56,11 +59,7 @@ func (s *sender) send(frames []sdk.Frame) (n int, err error) {
 		if err = s.admitLocked(f.Data); err != nil {
 			break
 		}
-		if k := len(s.queue); k == 0 || !s.queue[k-1].room(len(f.Data)) {
-			s.queue = append(s.queue, new(pack))
-		}
-		s.queued += s.queue[len(s.queue)-1].add(f.Data)
-		s.outstanding.Push(f.ID)
+		s.queueLocked(f)
 		n++
 	}
 	if n > 0 {
@@ -69,13 +68,26 @@ func (s *sender) send(frames []sdk.Frame) (n int, err error) {
 	return n, err
 }
 
+func (s *sender) queueLocked(f sdk.Frame) {
+	s.waiting++
+	if len(f.Data) > maxPacked {
+		s.larges = append(s.larges, &large{id: f.ID, data: bytes.Clone(f.Data)})
+		s.queued += len(f.Data)
+		return
+	}
+	if k := len(s.queue); k == 0 || !s.queue[k-1].room(len(f.Data)) {
+		s.queue = append(s.queue, new(pack))
+	}
+	s.queued += s.queue[len(s.queue)-1].add(f.ID, f.Data)
+}
+
 func (s *sender) admitLocked(data []byte) error {
 	switch {
 	case s.ended:
 		return errClosed
 	case len(data) > maxFrame:
 		return errTooLarge
-	case s.outstanding.Len() >= maxInflight, s.queued > 0 && s.queued+len(data) > inflightBytes:
+	case s.outstanding.Len()+s.waiting >= maxInflight, s.queued > 0 && s.queued+len(data) > inflightBytes:
 		return errFull
 	}
 	return nil
@@ -89,7 +101,7 @@ func (s *sender) wake() {
 }
 
 // run sends until the endpoint ends.
-func (s *sender) run(send func(*pb.Packet) error) {
+func (s *sender) run(send func(any) error) {
 	for {
 		p := s.next()
 		if p == nil {
@@ -110,27 +122,59 @@ func (s *sender) run(send func(*pb.Packet) error) {
 }
 
 // next takes what goes into the next message, or returns nil if nothing does.
-func (s *sender) next() *pb.Packet {
+func (s *sender) next() *packet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || len(s.queue) == 0 && !s.telling && !s.owed.Due() {
+	if s.ended || s.waiting == 0 && !s.telling && !s.owed.Due() {
 		return nil
 	}
-	p := new(pb.Packet)
+	p := new(packet)
 	if s.owed.Any() {
-		p.Taken = s.owed.Take()
-		if len(s.queue) > 0 {
+		p.taken = s.owed.Take()
+		if s.waiting > 0 {
 			s.delay.Carried()
 		}
 	}
 	s.telling = false
-	if len(s.queue) > 0 {
-		p.Frames = s.queue[0].b
-		s.queued -= len(p.Frames)
-		s.queue[0] = nil
-		s.queue = s.queue[1:]
-	}
+	s.nextPackLocked(p)
+	s.nextChunkLocked(p)
 	return p
+}
+
+func (s *sender) nextPackLocked(p *packet) {
+	if len(s.queue) == 0 {
+		return
+	}
+	p.pack, s.queue = shift(s.queue)
+	s.queued -= p.pack.size
+	s.waiting -= len(p.pack.ids)
+	for _, id := range p.pack.ids {
+		s.outstanding.Push(id)
+	}
+}
+
+func (s *sender) nextChunkLocked(p *packet) {
+	if len(s.larges) == 0 {
+		return
+	}
+	l, last := s.larges[0], false
+	p.large, p.chunk, last = l.next()
+	s.queued -= len(p.chunk)
+	if last {
+		_, s.larges = shift(s.larges)
+		s.waiting--
+		s.outstanding.Push(l.id)
+	}
+}
+
+// shift takes a queue's first. An empty queue holds no memory.
+func shift[T any](queue []*T) (*T, []*T) {
+	first := queue[0]
+	queue[0] = nil
+	if queue = queue[1:]; len(queue) == 0 {
+		queue = nil
+	}
+	return first, queue
 }
 
 // taken notes frames that the handler has taken.
@@ -182,15 +226,24 @@ func (s *sender) end(cause error) {
 	close(s.done)
 }
 
-// withdraw takes back, after the end, every frame that was not given to the
-// stream. It returns the endpoint's cause.
-func (s *sender) withdraw() ([]sdk.Completion, error) {
+// withdraw takes back, after the end, every frame of which nothing was given to
+// the stream. It returns the endpoint's cause.
+func (s *sender) withdraw() (cs []sdk.Completion, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	frames := 0
-	for _, p := range s.queue {
-		frames += p.frames
+	back := func(id uint64) {
+		cs = append(cs, sdk.Completion{ID: id, Outcome: sdk.NotPosted, Code: sdk.CodeOf(s.cause)})
 	}
-	s.queue, s.queued = nil, 0
-	return s.outstanding.Withdraw(frames, sdk.CodeOf(s.cause), nil), s.cause
+	for _, p := range s.queue {
+		for _, id := range p.ids {
+			back(id)
+		}
+	}
+	for _, l := range s.larges {
+		if !l.begun() {
+			back(l.id)
+		}
+	}
+	s.queue, s.larges, s.waiting, s.queued = nil, nil, 0, 0
+	return cs, s.cause
 }

@@ -2,6 +2,7 @@ package rpctransport
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,9 @@ import (
 )
 
 const (
+	// protocol is what TLS connections are negotiated for.
+	protocol = "h2"
+
 	// joinKey and verdictKey are metadata; the suffix makes their values
 	// binary.
 	joinKey    = "hawser-join-bin"
@@ -42,6 +46,7 @@ const (
 
 func newServer(t *Transport) *grpc.Server {
 	s := grpc.NewServer(
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(8<<10),
 		grpc.MaxConcurrentStreams(4),
@@ -108,6 +113,22 @@ type gate struct {
 	done     <-chan struct{} // closed when the transport closes
 	open     atomic.Int64
 	courtesy bootstrap.Courtesy
+	// turnedAway counts the connections that TLS has refused.
+	turnedAway atomic.Uint64
+}
+
+// refused logs peers that TLS refuses.
+func (g *gate) refused(log *slog.Logger) func(net.Conn, error) {
+	return func(conn net.Conn, err error) {
+		if err == nil {
+			return
+		}
+		n := g.turnedAway.Add(1)
+		// One line for each power of two: a scanner must not fill the log.
+		if n&(n-1) == 0 {
+			log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", err, "so far", n)
+		}
+	}
 }
 
 // Accept implements net.Listener.

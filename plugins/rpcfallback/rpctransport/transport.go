@@ -3,6 +3,7 @@ package rpctransport
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 
 	"google.golang.org/grpc"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/plugins/internal/lifecycle"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Name is the transport's name on the wire.
@@ -18,12 +20,14 @@ const Name = "rpcfallback"
 const version = "0.1.0"
 
 // Transport is the rpcfallback transport. It implements [sdk.Notifier],
-// [sdk.Prober] and [sdk.Drainer].
+// [sdk.Prober], [sdk.Drainer] and [sdk.Keyed].
 type Transport struct {
 	life        *lifecycle.Life[*endpoint]
 	generations bootstrap.Generations
 
 	// Set by Configure, which comes before everything else.
+	log      *slog.Logger
+	keys     *mtls.Keyring // nil without TLS
 	settings settings
 	instance uint64
 	addr     string
@@ -39,7 +43,7 @@ func New() sdk.Transport { return &Transport{life: lifecycle.New[*endpoint]()} }
 func (t *Transport) Describe() sdk.Description {
 	return sdk.Description{
 		Name: Name, Version: version, Contract: sdk.ContractVersion,
-		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain},
+		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureKeys},
 		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxInflight, InflightBytes: inflightBytes},
 		ConfigSchema: json.RawMessage(schema),
 		SharedDevice: true,
@@ -53,6 +57,10 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	if err != nil {
 		return sdk.Setup{}, err
 	}
+	keys, err := mtls.Ring(cfg.Keys)
+	if err != nil {
+		return sdk.Setup{}, err
+	}
 	ln, err := address.Open(ctx, cfg, listenerName, s.Listen)
 	if err != nil {
 		return sdk.Setup{}, err
@@ -60,11 +68,15 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	addr, err := address.Published(ln.Addr(), s.Advertise)
 	if err == nil {
 		err = t.life.Open(func() error {
+			if t.log = cfg.Log; t.log == nil {
+				t.log = slog.New(slog.DiscardHandler)
+			}
+			t.keys = keys
 			t.settings, t.instance, t.addr = s, cfg.Instance, addr
 			t.pending = bootstrap.NewPending[*endpoint](cfg.Instance)
 			t.gate, t.server = &gate{Listener: ln, done: t.life.Done()}, newServer(t)
 			// Serve returns when the listener is closed; why it did is known.
-			t.life.Tasks.Go(func() { _ = t.server.Serve(t.gate) })
+			t.life.Tasks.Go(func() { _ = t.server.Serve(mtls.Listener(t.gate, t.keys, protocol, t.gate.refused(t.log))) })
 			return nil
 		})
 	}
@@ -76,6 +88,14 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		Attributes: sdk.Attributes{address.Attribute: addr},
 		Paths:      []sdk.LocalPath{{Name: sdk.MainPath, Detail: "listening on " + ln.Addr().String() + ", reached at " + addr}},
 	}, nil
+}
+
+// SetKeys implements [sdk.Keyed].
+func (t *Transport) SetKeys(_ context.Context, k sdk.Keys) error {
+	if err := t.life.Running(); err != nil {
+		return err
+	}
+	return t.keys.Replace(k)
 }
 
 // Drain implements [sdk.Drainer]. The listening socket, which another instance

@@ -11,6 +11,7 @@ import (
 	"github.com/hawser-transport/hawser/plugins/internal/address"
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Paths implements [sdk.Notifier].
@@ -101,7 +102,7 @@ func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (co
 	ctx, cancel := context.WithTimeout(ctx, milliseconds(t.settings.ConnectTimeoutMS))
 	defer cancel()
 	err = bootstrap.Persist(ctx, func() (verdict bootstrap.Verdict, err error) {
-		conn, verdict, err = dial(ctx, addr, j)
+		conn, verdict, err = t.dial(ctx, addr, j)
 		return verdict, err
 	})
 	if err != nil {
@@ -112,14 +113,15 @@ func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (co
 
 // dial makes one connection and asks for a verdict. The connection is the
 // caller's only with Welcome.
-func dial(ctx context.Context, addr string, j bootstrap.Join) (net.Conn, bootstrap.Verdict, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (net.Conn, bootstrap.Verdict, error) {
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, 0, err
 	}
+	conn := mtls.Client(raw, t.keys, protocol, nil)
 	// A context that ends makes the handshake fail at once.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	verdict, err := handshake(conn, j)
+	verdict, err := handshake(ctx, conn, j)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -129,12 +131,17 @@ func dial(ctx context.Context, addr string, j bootstrap.Join) (net.Conn, bootstr
 	return conn, verdict, err
 }
 
-func handshake(conn net.Conn, j bootstrap.Join) (bootstrap.Verdict, error) {
-	if _, err := conn.Write(j.Marshal()); err != nil {
+func handshake(ctx context.Context, conn net.Conn, j bootstrap.Join) (bootstrap.Verdict, error) {
+	if err := mtls.Handshake(ctx, conn); err != nil {
 		return 0, err
 	}
+	// A peer that has refused the certificate has left its word to be read.
+	_, failed := conn.Write(j.Marshal())
 	var reply [bootstrap.VerdictLen]byte
 	if _, err := io.ReadFull(conn, reply[:]); err != nil {
+		if failed != nil && sdk.CodeOf(err) == 0 {
+			err = failed
+		}
 		return 0, err
 	}
 	return bootstrap.ParseVerdict(reply[:])

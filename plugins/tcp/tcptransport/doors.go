@@ -2,6 +2,7 @@ package tcptransport
 
 import (
 	"container/list"
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // maxHalfOpen bounds the connections that have not said what they are for.
@@ -114,9 +116,20 @@ func (d *doors) leave(el *list.Element) {
 // connection now belongs to an endpoint.
 func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	_ = conn.SetDeadline(time.Now().Add(milliseconds(d.t.settings.HandshakeTimeoutMS)))
+	conn = mtls.Server(conn, d.t.keys, protocol, nil)
+	if err := mtls.Handshake(context.Background(), conn); err != nil {
+		d.turnAway(conn, err.Error())
+		return false
+	}
 	var b [bootstrap.JoinLen]byte
 	if _, err := io.ReadFull(conn, b[:]); err != nil {
 		d.turnAway(conn, "said nothing in time")
+		return false
+	}
+	if d.t.keys == nil && mtls.LooksLikeTLS(b[:]) {
+		d.turnAway(conn, "uses TLS, which is not configured here")
+		_, _ = conn.Write(bootstrap.NotHawser.Marshal()) // no TLS either, and the peer sees it
+		mtls.Linger(conn)
 		return false
 	}
 	j, verdict := bootstrap.ParseJoin(b[:])
@@ -150,6 +163,6 @@ func (d *doors) turnAway(conn net.Conn, why string) {
 	n := d.turnedAway.Add(1)
 	// One line for each power of two: a scanner must not fill the log.
 	if n&(n-1) == 0 {
-		d.t.log.Warn("turned a connection away", "from", conn.RemoteAddr(), "why", why, "so far", n)
+		d.t.log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", why, "so far", n)
 	}
 }

@@ -5,10 +5,15 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // socket is a connection with two operations that net.Conn lacks: a write that
 // does not wait, and a wait for input that holds no buffer.
+//
+// Under TLS it has neither: what is sent is written by the flusher, which may
+// wait, and a wait for input holds one byte.
 //
 // One goroutine at a time reads, one at a time writes.
 type socket struct {
@@ -16,6 +21,8 @@ type socket struct {
 	// raw is nil where the platform or the connection has no such thing; then
 	// nothing is written without waiting.
 	raw syscall.RawConn
+	// first is where input arrives while no buffer is held, without raw.
+	first [1]byte
 
 	// The callbacks and what they work on are fields, since a closure for
 	// each call would be an allocation for each call.
@@ -37,12 +44,17 @@ type socket struct {
 func newSocket(conn net.Conn, pool *chunks) *socket {
 	s := &socket{Conn: conn}
 	s.in.chunks = pool
-	if t, ok := conn.(*net.TCPConn); ok {
+	under := mtls.Under(conn)
+	if t, ok := under.(*net.TCPConn); ok {
 		// Errors would show in the first read or write.
 		_ = t.SetNoDelay(true)
 		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5})
 	}
-	if c, ok := conn.(syscall.Conn); ok && rawIO {
+	if _, secured := conn.(*mtls.Conn); secured {
+		return s
+	}
+	s.Conn = under // what it looks for is past
+	if c, ok := under.(syscall.Conn); ok && rawIO {
 		if raw, err := c.SyscallConn(); err == nil {
 			s.raw = raw
 			s.out.fn, s.in.fn = s.writeReady, s.readReady
@@ -109,8 +121,18 @@ func (s *socket) readReady(fd uintptr) bool {
 }
 
 func (s *socket) readPlain(buf **chunk) error {
+	if c := *buf; c != nil && len(c.b) == 0 {
+		s.in.chunks.put(c)
+		*buf = nil
+	}
 	if *buf == nil {
+		n, err := s.Conn.Read(s.first[:])
+		if n == 0 {
+			return err
+		}
 		*buf = s.in.chunks.get()
+		(*buf).b = append((*buf).b, s.first[0])
+		return nil
 	}
 	c := *buf
 	n, err := s.Conn.Read(c.b[len(c.b):cap(c.b)])

@@ -10,6 +10,7 @@ import (
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/plugins/internal/lifecycle"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Name is the transport's name on the wire.
@@ -17,8 +18,11 @@ const Name = "tcp"
 
 const version = "0.1.0"
 
-// Transport is the tcp transport. It implements [sdk.Notifier], [sdk.Prober]
-// and [sdk.Drainer].
+// protocol is what TLS connections are negotiated for.
+const protocol = "hawser-tcp/1"
+
+// Transport is the tcp transport. It implements [sdk.Notifier], [sdk.Prober],
+// [sdk.Drainer] and [sdk.Keyed].
 type Transport struct {
 	life        *lifecycle.Life[*endpoint]
 	base        time.Time
@@ -27,6 +31,7 @@ type Transport struct {
 
 	// Set by Configure, which comes before everything else.
 	log      *slog.Logger
+	keys     *mtls.Keyring // nil without TLS
 	settings settings
 	instance uint64
 	addr     string
@@ -43,7 +48,7 @@ func New() sdk.Transport {
 func (t *Transport) Describe() sdk.Description {
 	return sdk.Description{
 		Name: Name, Version: version, Contract: sdk.ContractVersion,
-		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain},
+		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureKeys},
 		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxInflight, InflightBytes: 4 << 20},
 		ConfigSchema: json.RawMessage(schema),
 		SharedDevice: true,
@@ -57,6 +62,10 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	if err != nil {
 		return sdk.Setup{}, err
 	}
+	keys, err := mtls.Ring(cfg.Keys)
+	if err != nil {
+		return sdk.Setup{}, err
+	}
 	ln, err := address.Open(ctx, cfg, listenerName, s.Listen)
 	if err != nil {
 		return sdk.Setup{}, err
@@ -67,6 +76,7 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		return sdk.Setup{}, err
 	}
 	err = t.life.Open(func() error {
+		t.keys = keys
 		t.log, t.settings, t.instance, t.addr = cfg.Log, s, cfg.Instance, addr
 		if t.log == nil {
 			t.log = slog.New(slog.DiscardHandler)
@@ -84,6 +94,14 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		Attributes: sdk.Attributes{address.Attribute: addr},
 		Paths:      []sdk.LocalPath{{Name: sdk.MainPath, Detail: "listening on " + ln.Addr().String() + ", reached at " + addr}},
 	}, nil
+}
+
+// SetKeys implements [sdk.Keyed].
+func (t *Transport) SetKeys(_ context.Context, k sdk.Keys) error {
+	if err := t.life.Running(); err != nil {
+		return err
+	}
+	return t.keys.Replace(k)
 }
 
 // Drain implements [sdk.Drainer]. Endpoints whose peer has not arrived end

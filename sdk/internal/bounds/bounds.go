@@ -30,6 +30,9 @@ const (
 	// SchemaBytes and Features bound a description.
 	SchemaBytes = 256 << 10
 	Features    = 64
+	// KeysBytes and KeysAllow bound the keys of a transport.
+	KeysBytes = 256 << 10
+	KeysAllow = 4096
 )
 
 // minRecord leaves room for packed completions and texts where frames are
@@ -72,6 +75,18 @@ func CheckBootstrap(what string, message []byte) error {
 func CheckSettings(settings []byte) error {
 	if len(settings) > SettingsBytes {
 		return fmt.Errorf("settings of %d bytes, the limit is %d", len(settings), SettingsBytes)
+	}
+	return nil
+}
+
+// CheckKeys says which limit keys of so many bytes in all and so many names
+// break, if any.
+func CheckKeys(n, allow int) error {
+	if n > KeysBytes {
+		return fmt.Errorf("keys of %d bytes, the limit is %d", n, KeysBytes)
+	}
+	if allow > KeysAllow {
+		return fmt.Errorf("keys for %d names, the limit is %d", allow, KeysAllow)
 	}
 	return nil
 }

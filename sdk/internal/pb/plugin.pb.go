@@ -502,7 +502,9 @@ type ConfigureRequest struct {
 	Settings    []byte                 `protobuf:"bytes,3,opt,name=settings,proto3" json:"settings,omitempty"`
 	// Names of the listeners whose descriptors came over the link before this
 	// call, in the order in which they came.
-	Listeners     []string `protobuf:"bytes,4,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	Listeners []string `protobuf:"bytes,4,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	// Only for a plugin that lists the feature, if the user lets it have them.
+	Keys          *Keys `protobuf:"bytes,5,opt,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -565,6 +567,82 @@ func (x *ConfigureRequest) GetListeners() []string {
 	return nil
 }
 
+func (x *ConfigureRequest) GetKeys() *Keys {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// Keys are PEM. They are in no log.
+type Keys struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ca            []byte                 `protobuf:"bytes,1,opt,name=ca,proto3" json:"ca,omitempty"`
+	Cert          []byte                 `protobuf:"bytes,2,opt,name=cert,proto3" json:"cert,omitempty"`
+	Key           []byte                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
+	Allow         []string               `protobuf:"bytes,4,rep,name=allow,proto3" json:"allow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Keys) Reset() {
+	*x = Keys{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Keys) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Keys) ProtoMessage() {}
+
+func (x *Keys) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Keys.ProtoReflect.Descriptor instead.
+func (*Keys) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Keys) GetCa() []byte {
+	if x != nil {
+		return x.Ca
+	}
+	return nil
+}
+
+func (x *Keys) GetCert() []byte {
+	if x != nil {
+		return x.Cert
+	}
+	return nil
+}
+
+func (x *Keys) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *Keys) GetAllow() []string {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
 type ConfigureResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
@@ -576,7 +654,7 @@ type ConfigureResponse struct {
 
 func (x *ConfigureResponse) Reset() {
 	*x = ConfigureResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +666,7 @@ func (x *ConfigureResponse) String() string {
 func (*ConfigureResponse) ProtoMessage() {}
 
 func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +679,7 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{9}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ConfigureResponse) GetError() *Error {
@@ -635,7 +713,7 @@ type LocalPath struct {
 
 func (x *LocalPath) Reset() {
 	*x = LocalPath{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +725,7 @@ func (x *LocalPath) String() string {
 func (*LocalPath) ProtoMessage() {}
 
 func (x *LocalPath) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +738,7 @@ func (x *LocalPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalPath.ProtoReflect.Descriptor instead.
 func (*LocalPath) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{10}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LocalPath) GetName() string {
@@ -685,7 +763,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +775,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +788,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{11}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{12}
 }
 
 type HealthResponse struct {
@@ -722,7 +800,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +812,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +825,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{12}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HealthResponse) GetError() *Error {
@@ -766,7 +844,7 @@ type PathsRequest struct {
 
 func (x *PathsRequest) Reset() {
 	*x = PathsRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +856,7 @@ func (x *PathsRequest) String() string {
 func (*PathsRequest) ProtoMessage() {}
 
 func (x *PathsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +869,7 @@ func (x *PathsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsRequest.ProtoReflect.Descriptor instead.
 func (*PathsRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{13}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PathsRequest) GetRemote() map[string]string {
@@ -811,7 +889,7 @@ type PathsResponse struct {
 
 func (x *PathsResponse) Reset() {
 	*x = PathsResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +901,7 @@ func (x *PathsResponse) String() string {
 func (*PathsResponse) ProtoMessage() {}
 
 func (x *PathsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +914,7 @@ func (x *PathsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsResponse.ProtoReflect.Descriptor instead.
 func (*PathsResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{14}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PathsResponse) GetError() *Error {
@@ -867,7 +945,7 @@ type Target struct {
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +957,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +970,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{15}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Target) GetLocal() []byte {
@@ -950,7 +1028,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1040,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1053,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{16}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConnectRequest) GetStep() isConnectRequest_Step {
@@ -1032,7 +1110,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1122,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1135,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConnectResponse) GetStep() isConnectResponse_Step {
@@ -1112,7 +1190,7 @@ type AcceptRequest struct {
 
 func (x *AcceptRequest) Reset() {
 	*x = AcceptRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1202,7 @@ func (x *AcceptRequest) String() string {
 func (*AcceptRequest) ProtoMessage() {}
 
 func (x *AcceptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1215,7 @@ func (x *AcceptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRequest.ProtoReflect.Descriptor instead.
 func (*AcceptRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AcceptRequest) GetTarget() *Target {
@@ -1171,7 +1249,7 @@ type AcceptResponse struct {
 
 func (x *AcceptResponse) Reset() {
 	*x = AcceptResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1183,7 +1261,7 @@ func (x *AcceptResponse) String() string {
 func (*AcceptResponse) ProtoMessage() {}
 
 func (x *AcceptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1196,7 +1274,7 @@ func (x *AcceptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptResponse.ProtoReflect.Descriptor instead.
 func (*AcceptResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{19}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AcceptResponse) GetError() *Error {
@@ -1222,7 +1300,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1234,7 +1312,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1247,7 +1325,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{20}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ProbeRequest) GetTarget() *Target {
@@ -1266,7 +1344,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1356,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1369,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{21}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProbeResponse) GetError() *Error {
@@ -1309,7 +1387,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1399,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1412,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{22}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{23}
 }
 
 type DrainResponse struct {
@@ -1346,7 +1424,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1436,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,10 +1449,98 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{23}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DrainResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type SetKeysRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Keys          *Keys                  `protobuf:"bytes,1,opt,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetKeysRequest) Reset() {
+	*x = SetKeysRequest{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetKeysRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetKeysRequest) ProtoMessage() {}
+
+func (x *SetKeysRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetKeysRequest.ProtoReflect.Descriptor instead.
+func (*SetKeysRequest) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SetKeysRequest) GetKeys() *Keys {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type SetKeysResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetKeysResponse) Reset() {
+	*x = SetKeysResponse{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetKeysResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetKeysResponse) ProtoMessage() {}
+
+func (x *SetKeysResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetKeysResponse.ProtoReflect.Descriptor instead.
+func (*SetKeysResponse) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SetKeysResponse) GetError() *Error {
 	if x != nil {
 		return x.Error
 	}
@@ -1389,7 +1555,7 @@ type CloseRequest struct {
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1401,7 +1567,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1414,7 +1580,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{24}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{27}
 }
 
 type CloseResponse struct {
@@ -1426,7 +1592,7 @@ type CloseResponse struct {
 
 func (x *CloseResponse) Reset() {
 	*x = CloseResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1604,7 @@ func (x *CloseResponse) String() string {
 func (*CloseResponse) ProtoMessage() {}
 
 func (x *CloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1617,7 @@ func (x *CloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseResponse.ProtoReflect.Descriptor instead.
 func (*CloseResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{25}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CloseResponse) GetError() *Error {
@@ -1471,7 +1637,7 @@ type ConnectRequest_Start struct {
 
 func (x *ConnectRequest_Start) Reset() {
 	*x = ConnectRequest_Start{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[29]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1649,7 @@ func (x *ConnectRequest_Start) String() string {
 func (*ConnectRequest_Start) ProtoMessage() {}
 
 func (x *ConnectRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[29]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1662,7 @@ func (x *ConnectRequest_Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest_Start.ProtoReflect.Descriptor instead.
 func (*ConnectRequest_Start) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{16, 0}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17, 0}
 }
 
 func (x *ConnectRequest_Start) GetTarget() *Target {
@@ -1523,7 +1689,7 @@ type ConnectRequest_Answer struct {
 
 func (x *ConnectRequest_Answer) Reset() {
 	*x = ConnectRequest_Answer{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[30]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1701,7 @@ func (x *ConnectRequest_Answer) String() string {
 func (*ConnectRequest_Answer) ProtoMessage() {}
 
 func (x *ConnectRequest_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[30]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1714,7 @@ func (x *ConnectRequest_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest_Answer.ProtoReflect.Descriptor instead.
 func (*ConnectRequest_Answer) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{16, 1}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17, 1}
 }
 
 func (x *ConnectRequest_Answer) GetError() *Error {
@@ -1574,7 +1740,7 @@ type ConnectResponse_Offer struct {
 
 func (x *ConnectResponse_Offer) Reset() {
 	*x = ConnectResponse_Offer{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[31]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1752,7 @@ func (x *ConnectResponse_Offer) String() string {
 func (*ConnectResponse_Offer) ProtoMessage() {}
 
 func (x *ConnectResponse_Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[31]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1765,7 @@ func (x *ConnectResponse_Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse_Offer.ProtoReflect.Descriptor instead.
 func (*ConnectResponse_Offer) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17, 0}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *ConnectResponse_Offer) GetOffer() []byte {
@@ -1618,7 +1784,7 @@ type ConnectResponse_Done struct {
 
 func (x *ConnectResponse_Done) Reset() {
 	*x = ConnectResponse_Done{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1630,7 +1796,7 @@ func (x *ConnectResponse_Done) String() string {
 func (*ConnectResponse_Done) ProtoMessage() {}
 
 func (x *ConnectResponse_Done) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1643,7 +1809,7 @@ func (x *ConnectResponse_Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse_Done.ProtoReflect.Descriptor instead.
 func (*ConnectResponse_Done) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17, 1}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18, 1}
 }
 
 func (x *ConnectResponse_Done) GetError() *Error {
@@ -1688,12 +1854,18 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\acarrier\x18\x02 \x01(\tR\acarrier\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"\"\n" +
 	"\x06Packet\x12\x18\n" +
-	"\arecords\x18\x01 \x01(\fR\arecords\"\x8a\x01\n" +
+	"\arecords\x18\x01 \x01(\fR\arecords\"\xb6\x01\n" +
 	"\x10ConfigureRequest\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\x04R\binstance\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x1a\n" +
 	"\bsettings\x18\x03 \x01(\fR\bsettings\x12\x1c\n" +
-	"\tlisteners\x18\x04 \x03(\tR\tlisteners\"\x89\x02\n" +
+	"\tlisteners\x18\x04 \x03(\tR\tlisteners\x12*\n" +
+	"\x04keys\x18\x05 \x01(\v2\x16.hawser.plugin.v1.KeysR\x04keys\"R\n" +
+	"\x04Keys\x12\x0e\n" +
+	"\x02ca\x18\x01 \x01(\fR\x02ca\x12\x12\n" +
+	"\x04cert\x18\x02 \x01(\fR\x04cert\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\fR\x03key\x12\x14\n" +
+	"\x05allow\x18\x04 \x03(\tR\x05allow\"\x89\x02\n" +
 	"\x11ConfigureResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12S\n" +
 	"\n" +
@@ -1760,10 +1932,14 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"\x0e\n" +
 	"\fDrainRequest\">\n" +
 	"\rDrainResponse\x12-\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"<\n" +
+	"\x0eSetKeysRequest\x12*\n" +
+	"\x04keys\x18\x01 \x01(\v2\x16.hawser.plugin.v1.KeysR\x04keys\"@\n" +
+	"\x0fSetKeysResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"\x0e\n" +
 	"\fCloseRequest\">\n" +
 	"\rCloseResponse\x12-\n" +
-	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error2\xda\x06\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error2\xaa\a\n" +
 	"\x06Plugin\x12Q\n" +
 	"\bDescribe\x12!.hawser.plugin.v1.DescribeRequest\x1a\".hawser.plugin.v1.DescribeResponse\x12Q\n" +
 	"\bOpenLink\x12!.hawser.plugin.v1.OpenLinkRequest\x1a\".hawser.plugin.v1.OpenLinkResponse\x12>\n" +
@@ -1775,7 +1951,8 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x06Accept\x12\x1f.hawser.plugin.v1.AcceptRequest\x1a .hawser.plugin.v1.AcceptResponse\x12H\n" +
 	"\x05Probe\x12\x1e.hawser.plugin.v1.ProbeRequest\x1a\x1f.hawser.plugin.v1.ProbeResponse\x12H\n" +
 	"\x05Drain\x12\x1e.hawser.plugin.v1.DrainRequest\x1a\x1f.hawser.plugin.v1.DrainResponse\x12H\n" +
-	"\x05Close\x12\x1e.hawser.plugin.v1.CloseRequest\x1a\x1f.hawser.plugin.v1.CloseResponseB4Z2github.com/hawser-transport/hawser/sdk/internal/pbb\x06proto3"
+	"\x05Close\x12\x1e.hawser.plugin.v1.CloseRequest\x1a\x1f.hawser.plugin.v1.CloseResponse\x12N\n" +
+	"\aSetKeys\x12 .hawser.plugin.v1.SetKeysRequest\x1a!.hawser.plugin.v1.SetKeysResponseB4Z2github.com/hawser-transport/hawser/sdk/internal/pbb\x06proto3"
 
 var (
 	file_sdk_internal_pb_plugin_proto_rawDescOnce sync.Once
@@ -1789,7 +1966,7 @@ func file_sdk_internal_pb_plugin_proto_rawDescGZIP() []byte {
 	return file_sdk_internal_pb_plugin_proto_rawDescData
 }
 
-var file_sdk_internal_pb_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_sdk_internal_pb_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_sdk_internal_pb_plugin_proto_goTypes = []any{
 	(*Error)(nil),                 // 0: hawser.plugin.v1.Error
 	(*DescribeRequest)(nil),       // 1: hawser.plugin.v1.DescribeRequest
@@ -1800,82 +1977,90 @@ var file_sdk_internal_pb_plugin_proto_goTypes = []any{
 	(*OpenLinkResponse)(nil),      // 6: hawser.plugin.v1.OpenLinkResponse
 	(*Packet)(nil),                // 7: hawser.plugin.v1.Packet
 	(*ConfigureRequest)(nil),      // 8: hawser.plugin.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),     // 9: hawser.plugin.v1.ConfigureResponse
-	(*LocalPath)(nil),             // 10: hawser.plugin.v1.LocalPath
-	(*HealthRequest)(nil),         // 11: hawser.plugin.v1.HealthRequest
-	(*HealthResponse)(nil),        // 12: hawser.plugin.v1.HealthResponse
-	(*PathsRequest)(nil),          // 13: hawser.plugin.v1.PathsRequest
-	(*PathsResponse)(nil),         // 14: hawser.plugin.v1.PathsResponse
-	(*Target)(nil),                // 15: hawser.plugin.v1.Target
-	(*ConnectRequest)(nil),        // 16: hawser.plugin.v1.ConnectRequest
-	(*ConnectResponse)(nil),       // 17: hawser.plugin.v1.ConnectResponse
-	(*AcceptRequest)(nil),         // 18: hawser.plugin.v1.AcceptRequest
-	(*AcceptResponse)(nil),        // 19: hawser.plugin.v1.AcceptResponse
-	(*ProbeRequest)(nil),          // 20: hawser.plugin.v1.ProbeRequest
-	(*ProbeResponse)(nil),         // 21: hawser.plugin.v1.ProbeResponse
-	(*DrainRequest)(nil),          // 22: hawser.plugin.v1.DrainRequest
-	(*DrainResponse)(nil),         // 23: hawser.plugin.v1.DrainResponse
-	(*CloseRequest)(nil),          // 24: hawser.plugin.v1.CloseRequest
-	(*CloseResponse)(nil),         // 25: hawser.plugin.v1.CloseResponse
-	nil,                           // 26: hawser.plugin.v1.ConfigureResponse.AttributesEntry
-	nil,                           // 27: hawser.plugin.v1.PathsRequest.RemoteEntry
-	nil,                           // 28: hawser.plugin.v1.Target.RemoteEntry
-	(*ConnectRequest_Start)(nil),  // 29: hawser.plugin.v1.ConnectRequest.Start
-	(*ConnectRequest_Answer)(nil), // 30: hawser.plugin.v1.ConnectRequest.Answer
-	(*ConnectResponse_Offer)(nil), // 31: hawser.plugin.v1.ConnectResponse.Offer
-	(*ConnectResponse_Done)(nil),  // 32: hawser.plugin.v1.ConnectResponse.Done
+	(*Keys)(nil),                  // 9: hawser.plugin.v1.Keys
+	(*ConfigureResponse)(nil),     // 10: hawser.plugin.v1.ConfigureResponse
+	(*LocalPath)(nil),             // 11: hawser.plugin.v1.LocalPath
+	(*HealthRequest)(nil),         // 12: hawser.plugin.v1.HealthRequest
+	(*HealthResponse)(nil),        // 13: hawser.plugin.v1.HealthResponse
+	(*PathsRequest)(nil),          // 14: hawser.plugin.v1.PathsRequest
+	(*PathsResponse)(nil),         // 15: hawser.plugin.v1.PathsResponse
+	(*Target)(nil),                // 16: hawser.plugin.v1.Target
+	(*ConnectRequest)(nil),        // 17: hawser.plugin.v1.ConnectRequest
+	(*ConnectResponse)(nil),       // 18: hawser.plugin.v1.ConnectResponse
+	(*AcceptRequest)(nil),         // 19: hawser.plugin.v1.AcceptRequest
+	(*AcceptResponse)(nil),        // 20: hawser.plugin.v1.AcceptResponse
+	(*ProbeRequest)(nil),          // 21: hawser.plugin.v1.ProbeRequest
+	(*ProbeResponse)(nil),         // 22: hawser.plugin.v1.ProbeResponse
+	(*DrainRequest)(nil),          // 23: hawser.plugin.v1.DrainRequest
+	(*DrainResponse)(nil),         // 24: hawser.plugin.v1.DrainResponse
+	(*SetKeysRequest)(nil),        // 25: hawser.plugin.v1.SetKeysRequest
+	(*SetKeysResponse)(nil),       // 26: hawser.plugin.v1.SetKeysResponse
+	(*CloseRequest)(nil),          // 27: hawser.plugin.v1.CloseRequest
+	(*CloseResponse)(nil),         // 28: hawser.plugin.v1.CloseResponse
+	nil,                           // 29: hawser.plugin.v1.ConfigureResponse.AttributesEntry
+	nil,                           // 30: hawser.plugin.v1.PathsRequest.RemoteEntry
+	nil,                           // 31: hawser.plugin.v1.Target.RemoteEntry
+	(*ConnectRequest_Start)(nil),  // 32: hawser.plugin.v1.ConnectRequest.Start
+	(*ConnectRequest_Answer)(nil), // 33: hawser.plugin.v1.ConnectRequest.Answer
+	(*ConnectResponse_Offer)(nil), // 34: hawser.plugin.v1.ConnectResponse.Offer
+	(*ConnectResponse_Done)(nil),  // 35: hawser.plugin.v1.ConnectResponse.Done
 }
 var file_sdk_internal_pb_plugin_proto_depIdxs = []int32{
 	3,  // 0: hawser.plugin.v1.DescribeResponse.limits:type_name -> hawser.plugin.v1.Limits
 	4,  // 1: hawser.plugin.v1.DescribeResponse.listeners:type_name -> hawser.plugin.v1.ListenerSpec
 	0,  // 2: hawser.plugin.v1.OpenLinkResponse.error:type_name -> hawser.plugin.v1.Error
-	0,  // 3: hawser.plugin.v1.ConfigureResponse.error:type_name -> hawser.plugin.v1.Error
-	26, // 4: hawser.plugin.v1.ConfigureResponse.attributes:type_name -> hawser.plugin.v1.ConfigureResponse.AttributesEntry
-	10, // 5: hawser.plugin.v1.ConfigureResponse.paths:type_name -> hawser.plugin.v1.LocalPath
-	0,  // 6: hawser.plugin.v1.HealthResponse.error:type_name -> hawser.plugin.v1.Error
-	27, // 7: hawser.plugin.v1.PathsRequest.remote:type_name -> hawser.plugin.v1.PathsRequest.RemoteEntry
-	0,  // 8: hawser.plugin.v1.PathsResponse.error:type_name -> hawser.plugin.v1.Error
-	28, // 9: hawser.plugin.v1.Target.remote:type_name -> hawser.plugin.v1.Target.RemoteEntry
-	29, // 10: hawser.plugin.v1.ConnectRequest.start:type_name -> hawser.plugin.v1.ConnectRequest.Start
-	30, // 11: hawser.plugin.v1.ConnectRequest.answer:type_name -> hawser.plugin.v1.ConnectRequest.Answer
-	31, // 12: hawser.plugin.v1.ConnectResponse.offer:type_name -> hawser.plugin.v1.ConnectResponse.Offer
-	32, // 13: hawser.plugin.v1.ConnectResponse.done:type_name -> hawser.plugin.v1.ConnectResponse.Done
-	15, // 14: hawser.plugin.v1.AcceptRequest.target:type_name -> hawser.plugin.v1.Target
-	0,  // 15: hawser.plugin.v1.AcceptResponse.error:type_name -> hawser.plugin.v1.Error
-	15, // 16: hawser.plugin.v1.ProbeRequest.target:type_name -> hawser.plugin.v1.Target
-	0,  // 17: hawser.plugin.v1.ProbeResponse.error:type_name -> hawser.plugin.v1.Error
-	0,  // 18: hawser.plugin.v1.DrainResponse.error:type_name -> hawser.plugin.v1.Error
-	0,  // 19: hawser.plugin.v1.CloseResponse.error:type_name -> hawser.plugin.v1.Error
-	15, // 20: hawser.plugin.v1.ConnectRequest.Start.target:type_name -> hawser.plugin.v1.Target
-	0,  // 21: hawser.plugin.v1.ConnectRequest.Answer.error:type_name -> hawser.plugin.v1.Error
-	0,  // 22: hawser.plugin.v1.ConnectResponse.Done.error:type_name -> hawser.plugin.v1.Error
-	1,  // 23: hawser.plugin.v1.Plugin.Describe:input_type -> hawser.plugin.v1.DescribeRequest
-	5,  // 24: hawser.plugin.v1.Plugin.OpenLink:input_type -> hawser.plugin.v1.OpenLinkRequest
-	7,  // 25: hawser.plugin.v1.Plugin.Link:input_type -> hawser.plugin.v1.Packet
-	8,  // 26: hawser.plugin.v1.Plugin.Configure:input_type -> hawser.plugin.v1.ConfigureRequest
-	11, // 27: hawser.plugin.v1.Plugin.Health:input_type -> hawser.plugin.v1.HealthRequest
-	13, // 28: hawser.plugin.v1.Plugin.Paths:input_type -> hawser.plugin.v1.PathsRequest
-	16, // 29: hawser.plugin.v1.Plugin.Connect:input_type -> hawser.plugin.v1.ConnectRequest
-	18, // 30: hawser.plugin.v1.Plugin.Accept:input_type -> hawser.plugin.v1.AcceptRequest
-	20, // 31: hawser.plugin.v1.Plugin.Probe:input_type -> hawser.plugin.v1.ProbeRequest
-	22, // 32: hawser.plugin.v1.Plugin.Drain:input_type -> hawser.plugin.v1.DrainRequest
-	24, // 33: hawser.plugin.v1.Plugin.Close:input_type -> hawser.plugin.v1.CloseRequest
-	2,  // 34: hawser.plugin.v1.Plugin.Describe:output_type -> hawser.plugin.v1.DescribeResponse
-	6,  // 35: hawser.plugin.v1.Plugin.OpenLink:output_type -> hawser.plugin.v1.OpenLinkResponse
-	7,  // 36: hawser.plugin.v1.Plugin.Link:output_type -> hawser.plugin.v1.Packet
-	9,  // 37: hawser.plugin.v1.Plugin.Configure:output_type -> hawser.plugin.v1.ConfigureResponse
-	12, // 38: hawser.plugin.v1.Plugin.Health:output_type -> hawser.plugin.v1.HealthResponse
-	14, // 39: hawser.plugin.v1.Plugin.Paths:output_type -> hawser.plugin.v1.PathsResponse
-	17, // 40: hawser.plugin.v1.Plugin.Connect:output_type -> hawser.plugin.v1.ConnectResponse
-	19, // 41: hawser.plugin.v1.Plugin.Accept:output_type -> hawser.plugin.v1.AcceptResponse
-	21, // 42: hawser.plugin.v1.Plugin.Probe:output_type -> hawser.plugin.v1.ProbeResponse
-	23, // 43: hawser.plugin.v1.Plugin.Drain:output_type -> hawser.plugin.v1.DrainResponse
-	25, // 44: hawser.plugin.v1.Plugin.Close:output_type -> hawser.plugin.v1.CloseResponse
-	34, // [34:45] is the sub-list for method output_type
-	23, // [23:34] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	9,  // 3: hawser.plugin.v1.ConfigureRequest.keys:type_name -> hawser.plugin.v1.Keys
+	0,  // 4: hawser.plugin.v1.ConfigureResponse.error:type_name -> hawser.plugin.v1.Error
+	29, // 5: hawser.plugin.v1.ConfigureResponse.attributes:type_name -> hawser.plugin.v1.ConfigureResponse.AttributesEntry
+	11, // 6: hawser.plugin.v1.ConfigureResponse.paths:type_name -> hawser.plugin.v1.LocalPath
+	0,  // 7: hawser.plugin.v1.HealthResponse.error:type_name -> hawser.plugin.v1.Error
+	30, // 8: hawser.plugin.v1.PathsRequest.remote:type_name -> hawser.plugin.v1.PathsRequest.RemoteEntry
+	0,  // 9: hawser.plugin.v1.PathsResponse.error:type_name -> hawser.plugin.v1.Error
+	31, // 10: hawser.plugin.v1.Target.remote:type_name -> hawser.plugin.v1.Target.RemoteEntry
+	32, // 11: hawser.plugin.v1.ConnectRequest.start:type_name -> hawser.plugin.v1.ConnectRequest.Start
+	33, // 12: hawser.plugin.v1.ConnectRequest.answer:type_name -> hawser.plugin.v1.ConnectRequest.Answer
+	34, // 13: hawser.plugin.v1.ConnectResponse.offer:type_name -> hawser.plugin.v1.ConnectResponse.Offer
+	35, // 14: hawser.plugin.v1.ConnectResponse.done:type_name -> hawser.plugin.v1.ConnectResponse.Done
+	16, // 15: hawser.plugin.v1.AcceptRequest.target:type_name -> hawser.plugin.v1.Target
+	0,  // 16: hawser.plugin.v1.AcceptResponse.error:type_name -> hawser.plugin.v1.Error
+	16, // 17: hawser.plugin.v1.ProbeRequest.target:type_name -> hawser.plugin.v1.Target
+	0,  // 18: hawser.plugin.v1.ProbeResponse.error:type_name -> hawser.plugin.v1.Error
+	0,  // 19: hawser.plugin.v1.DrainResponse.error:type_name -> hawser.plugin.v1.Error
+	9,  // 20: hawser.plugin.v1.SetKeysRequest.keys:type_name -> hawser.plugin.v1.Keys
+	0,  // 21: hawser.plugin.v1.SetKeysResponse.error:type_name -> hawser.plugin.v1.Error
+	0,  // 22: hawser.plugin.v1.CloseResponse.error:type_name -> hawser.plugin.v1.Error
+	16, // 23: hawser.plugin.v1.ConnectRequest.Start.target:type_name -> hawser.plugin.v1.Target
+	0,  // 24: hawser.plugin.v1.ConnectRequest.Answer.error:type_name -> hawser.plugin.v1.Error
+	0,  // 25: hawser.plugin.v1.ConnectResponse.Done.error:type_name -> hawser.plugin.v1.Error
+	1,  // 26: hawser.plugin.v1.Plugin.Describe:input_type -> hawser.plugin.v1.DescribeRequest
+	5,  // 27: hawser.plugin.v1.Plugin.OpenLink:input_type -> hawser.plugin.v1.OpenLinkRequest
+	7,  // 28: hawser.plugin.v1.Plugin.Link:input_type -> hawser.plugin.v1.Packet
+	8,  // 29: hawser.plugin.v1.Plugin.Configure:input_type -> hawser.plugin.v1.ConfigureRequest
+	12, // 30: hawser.plugin.v1.Plugin.Health:input_type -> hawser.plugin.v1.HealthRequest
+	14, // 31: hawser.plugin.v1.Plugin.Paths:input_type -> hawser.plugin.v1.PathsRequest
+	17, // 32: hawser.plugin.v1.Plugin.Connect:input_type -> hawser.plugin.v1.ConnectRequest
+	19, // 33: hawser.plugin.v1.Plugin.Accept:input_type -> hawser.plugin.v1.AcceptRequest
+	21, // 34: hawser.plugin.v1.Plugin.Probe:input_type -> hawser.plugin.v1.ProbeRequest
+	23, // 35: hawser.plugin.v1.Plugin.Drain:input_type -> hawser.plugin.v1.DrainRequest
+	27, // 36: hawser.plugin.v1.Plugin.Close:input_type -> hawser.plugin.v1.CloseRequest
+	25, // 37: hawser.plugin.v1.Plugin.SetKeys:input_type -> hawser.plugin.v1.SetKeysRequest
+	2,  // 38: hawser.plugin.v1.Plugin.Describe:output_type -> hawser.plugin.v1.DescribeResponse
+	6,  // 39: hawser.plugin.v1.Plugin.OpenLink:output_type -> hawser.plugin.v1.OpenLinkResponse
+	7,  // 40: hawser.plugin.v1.Plugin.Link:output_type -> hawser.plugin.v1.Packet
+	10, // 41: hawser.plugin.v1.Plugin.Configure:output_type -> hawser.plugin.v1.ConfigureResponse
+	13, // 42: hawser.plugin.v1.Plugin.Health:output_type -> hawser.plugin.v1.HealthResponse
+	15, // 43: hawser.plugin.v1.Plugin.Paths:output_type -> hawser.plugin.v1.PathsResponse
+	18, // 44: hawser.plugin.v1.Plugin.Connect:output_type -> hawser.plugin.v1.ConnectResponse
+	20, // 45: hawser.plugin.v1.Plugin.Accept:output_type -> hawser.plugin.v1.AcceptResponse
+	22, // 46: hawser.plugin.v1.Plugin.Probe:output_type -> hawser.plugin.v1.ProbeResponse
+	24, // 47: hawser.plugin.v1.Plugin.Drain:output_type -> hawser.plugin.v1.DrainResponse
+	28, // 48: hawser.plugin.v1.Plugin.Close:output_type -> hawser.plugin.v1.CloseResponse
+	26, // 49: hawser.plugin.v1.Plugin.SetKeys:output_type -> hawser.plugin.v1.SetKeysResponse
+	38, // [38:50] is the sub-list for method output_type
+	26, // [26:38] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_sdk_internal_pb_plugin_proto_init() }
@@ -1883,11 +2068,11 @@ func file_sdk_internal_pb_plugin_proto_init() {
 	if File_sdk_internal_pb_plugin_proto != nil {
 		return
 	}
-	file_sdk_internal_pb_plugin_proto_msgTypes[16].OneofWrappers = []any{
+	file_sdk_internal_pb_plugin_proto_msgTypes[17].OneofWrappers = []any{
 		(*ConnectRequest_Start_)(nil),
 		(*ConnectRequest_Answer_)(nil),
 	}
-	file_sdk_internal_pb_plugin_proto_msgTypes[17].OneofWrappers = []any{
+	file_sdk_internal_pb_plugin_proto_msgTypes[18].OneofWrappers = []any{
 		(*ConnectResponse_Offer_)(nil),
 		(*ConnectResponse_Done_)(nil),
 	}
@@ -1897,7 +2082,7 @@ func file_sdk_internal_pb_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sdk_internal_pb_plugin_proto_rawDesc), len(file_sdk_internal_pb_plugin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

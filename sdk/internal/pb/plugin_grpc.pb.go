@@ -36,6 +36,7 @@ const (
 	Plugin_Probe_FullMethodName     = "/hawser.plugin.v1.Plugin/Probe"
 	Plugin_Drain_FullMethodName     = "/hawser.plugin.v1.Plugin/Drain"
 	Plugin_Close_FullMethodName     = "/hawser.plugin.v1.Plugin/Close"
+	Plugin_SetKeys_FullMethodName   = "/hawser.plugin.v1.Plugin/SetKeys"
 )
 
 // PluginClient is the client API for Plugin service.
@@ -57,6 +58,8 @@ type PluginClient interface {
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainResponse, error)
 	Close(ctx context.Context, in *CloseRequest, opts ...grpc.CallOption) (*CloseResponse, error)
+	// Replaces the keys of Configure.
+	SetKeys(ctx context.Context, in *SetKeysRequest, opts ...grpc.CallOption) (*SetKeysResponse, error)
 }
 
 type pluginClient struct {
@@ -183,6 +186,16 @@ func (c *pluginClient) Close(ctx context.Context, in *CloseRequest, opts ...grpc
 	return out, nil
 }
 
+func (c *pluginClient) SetKeys(ctx context.Context, in *SetKeysRequest, opts ...grpc.CallOption) (*SetKeysResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetKeysResponse)
+	err := c.cc.Invoke(ctx, Plugin_SetKeys_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PluginServer is the server API for Plugin service.
 // All implementations must embed UnimplementedPluginServer
 // for forward compatibility.
@@ -202,6 +215,8 @@ type PluginServer interface {
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
 	Drain(context.Context, *DrainRequest) (*DrainResponse, error)
 	Close(context.Context, *CloseRequest) (*CloseResponse, error)
+	// Replaces the keys of Configure.
+	SetKeys(context.Context, *SetKeysRequest) (*SetKeysResponse, error)
 	mustEmbedUnimplementedPluginServer()
 }
 
@@ -244,6 +259,9 @@ func (UnimplementedPluginServer) Drain(context.Context, *DrainRequest) (*DrainRe
 }
 func (UnimplementedPluginServer) Close(context.Context, *CloseRequest) (*CloseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Close not implemented")
+}
+func (UnimplementedPluginServer) SetKeys(context.Context, *SetKeysRequest) (*SetKeysResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetKeys not implemented")
 }
 func (UnimplementedPluginServer) mustEmbedUnimplementedPluginServer() {}
 func (UnimplementedPluginServer) testEmbeddedByValue()                {}
@@ -442,6 +460,24 @@ func _Plugin_Close_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Plugin_SetKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetKeysRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PluginServer).SetKeys(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Plugin_SetKeys_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PluginServer).SetKeys(ctx, req.(*SetKeysRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Plugin_ServiceDesc is the grpc.ServiceDesc for Plugin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -484,6 +520,10 @@ var Plugin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Close",
 			Handler:    _Plugin_Close_Handler,
+		},
+		{
+			MethodName: "SetKeys",
+			Handler:    _Plugin_SetKeys_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -54,7 +54,7 @@ Each round has fresh processes; that what was sent was received is checked. With
 	flags.IntVar(&b.o.RateCount, "rate-count", 100_000, "notifications for the rate; 0 leaves it out")
 	flags.IntVar(&b.o.Window, "window", 256, "how many the rate has under way")
 	flags.BoolVar(&b.awake, "awake", false, "keep idle processors from sleeping, through /dev/cpu_dma_latency")
-	flags.StringVar(&b.pluginsDir, "plugins-dir", "", "where the plugins' binaries are (default: HAWSER_PLUGIN_PATH, then beside this program)")
+	flags.StringVar(&b.pluginsDir, "plugins-dir", "", "where the plugins' binaries are looked for first (then: HAWSER_PLUGIN_PATH, and beside this program)")
 	flags.StringVar(&b.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
 	b.output = outputFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return b.run(cmd) }
@@ -79,19 +79,38 @@ type medianJSON struct {
 }
 
 func (b *benchFlags) check() error {
-	if b.rounds < 1 || b.o.Size < 0 || b.o.Pings < 0 || b.o.BurstCount < 0 || b.o.RateCount < 0 || b.o.Window < 1 {
-		return usageError("--rounds and --window must be at least 1, the other numbers not negative")
+	for _, n := range []struct {
+		flag       string
+		value, min int
+	}{
+		{"rounds", b.rounds, 1}, {"size", b.o.Size, 0}, {"pings", b.o.Pings, 0},
+		{"burst", b.o.BurstCount, 0}, {"rate-count", b.o.RateCount, 0}, {"window", b.o.Window, 1},
+	} {
+		if n.value < n.min {
+			return usageError("--%s must be at least %d, not %d", n.flag, n.min, n.value)
+		}
+	}
+	if b.o.Pings+b.o.BurstCount+b.o.RateCount == 0 {
+		return usageError("--pings, --burst and --rate-count are all 0: nothing would be measured")
 	}
 	b.o.Setup = lab.Setup{Listen: "127.0.0.1:0", PluginsDir: b.pluginsDir, Lock: b.lock, Transports: []string{b.transport}}
 	b.o.NodeArgs = []string{"--log-level", "error"}
-	if _, err := b.o.Setup.Config().Effective(); err != nil {
+	cfg, err := b.o.Setup.Config().Effective()
+	if err != nil {
 		return usageError("%w", err)
+	}
+	const longestName = 5 // of the notifications that are sent
+	if limit := cfg.Notification.MaxPayloadBytes - longestName; b.o.Size > limit {
+		return usageError("--size must be at most %d, which notification.max_payload_bytes leaves, not %d", limit, b.o.Size)
 	}
 	return nil
 }
 
 func (b *benchFlags) run(cmd *cobra.Command) error {
 	if err := b.check(); err != nil {
+		return err
+	}
+	if err := pluginsDirThere(b.o.Setup.Config(), true); err != nil {
 		return err
 	}
 	if b.awake {

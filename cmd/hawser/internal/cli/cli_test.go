@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,12 +93,26 @@ func TestUsage(t *testing.T) {
 		{[]string{"send", "a:1", "-", "--size", "3"}, []string{"exclude each other"}},
 		{[]string{"send", "a:1", "--size", "3", "--payload", "x"}, []string{"--payload and --size exclude each other"}},
 		{[]string{"send", "a:1", "--count", "0"}, []string{"--count must be at least 1, not 0"}},
-		{[]string{"send", "a:1", "--rate", "-1"}, []string{"--rate must not be negative"}},
+		{[]string{"send", "a:1", "--rate", "-1"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "nan"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "inf"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "1e-300"}, []string{"--rate must be"}},
+		{[]string{"send", "a:1", "--rate", "x"}, []string{`--rate: "x" is not a number`}},
+		{[]string{"send", "a:1", "--count", "99999999999999999999"}, []string{"--count: 99999999999999999999 is too large"}},
+		{[]string{"send", "a:1", "--count", "1.5"}, []string{`--count: "1.5" is not a whole number`}},
+		{[]string{"send", "a:1", "--deadline", "5"}, []string{`--deadline: "5" is not a duration, such as 500ms or 10s`}},
+		{[]string{"send", "a:1", "--deadline", "601s"}, []string{"--deadline must be at most 10m0s"}},
+		{[]string{"send", "a:1", "--transports", ""}, []string{"--transports must name"}},
+		{[]string{"send", "a:1", "--plugins-dir", "/nope"}, []string{"--plugins-dir: stat /nope: no such file or directory"}},
+		{[]string{"demo", "--plugins-dir", "/nope"}, []string{"--plugins-dir: stat /nope"}},
+		{[]string{"bench", "notify", "--plugins-dir", "/nope"}, []string{"--plugins-dir: stat /nope"}},
+		{[]string{"bench", "notify", "--size", "99999999"}, []string{"--size must be at most"}},
+		{[]string{"bench", "notify", "--pings", "0", "--burst", "0", "--rate-count", "0"}, []string{"nothing would be measured"}},
 		{[]string{"send", "a:1", "--file", "/nonexistent/x"}, []string{"--file: open /nonexistent/x"}},
 		{[]string{"send", "a:1", "--size", "99999999"}, []string{"notification.max_payload_bytes"}},
 		{[]string{"send", "a:1", "--peer", "b"}, []string{"--peer must be NAME=HOST:PORT"}},
 		{[]string{"recv", "x"}, []string{`unexpected argument "x": this command takes none`}},
-		{[]string{"recv", "--count", "-1"}, []string{"must not be negative"}},
+		{[]string{"recv", "--count", "-1"}, []string{"--count must not be negative, as -1 is"}},
 		{[]string{"recv", "-o", "xml"}, []string{"must be text or json"}},
 		{[]string{"node", "--listen", "0.0.0.0:1"}, []string{"control.listen", "not a loopback address"}},
 		{[]string{"node", "--log-level", "loud"}, []string{"--log-level"}},
@@ -105,7 +120,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"demo", "--row", "nosuch"}, []string{`no row is called "nosuch"; there are "no fault"`}},
 		{[]string{"demo", "--row", "killed"}, []string{"more than one row matches"}},
 		{[]string{"demo", "--count", "3"}, []string{"--count must be 400"}},
-		{[]string{"bench", "notify", "--rounds", "0"}, []string{"--rounds and --window"}},
+		{[]string{"bench", "notify", "--rounds", "0"}, []string{"--rounds must be at least 1, not 0"}},
 		{[]string{"bench", "notify", "--transport", "T!"}, []string{"transports[0].name"}},
 		{[]string{"plugin", "describe"}, []string{"missing argument: a plugin's name"}},
 		{[]string{"plugin", "verify", "nosuch"}, []string{`no plugin "nosuch" is configured`}},
@@ -115,6 +130,18 @@ func TestUsage(t *testing.T) {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			run(t, tt.args...).check(t, exitUsage, tt.parts...)
 		})
+	}
+}
+
+func TestErrorsAsJSON(t *testing.T) {
+	for _, args := range [][]string{{"send", "-o", "json"}, {"send", "a:1", "--count", "x", "-o", "json"}, {"node", "--config", "/nope", "--output=json"}} {
+		var e struct {
+			Error    string
+			ExitCode int `json:"exit_code"`
+		}
+		if decode(t, run(t, args...), exitUsage, &e); e.Error == "" || e.ExitCode != exitUsage {
+			t.Errorf("%v: got %+v", args, e)
+		}
 	}
 }
 
@@ -154,9 +181,26 @@ func TestConfigCheck(t *testing.T) {
 	run(t, "config", "check", unknown).check(t, exitOK, "warning: ", missing)
 	run(t, "config", "check", "--strict", unknown).check(t, exitUsage, missing)
 
+	keys := sdktest.NewAuthority(t, "ca").Issue("node", nil)
+	ca, cert, key := sdktest.WriteKeys(t, dir, keys)
+	secure := file(t, dir, "secure.yaml", "notification: {rpc_fallback: false}\nplugins: {dir: "+dir+"}\ntransports: [{name: fine}]\n"+
+		"security:\n  ca: "+ca+"\n  cert: "+cert+"\n  key: "+key+"\n", 0o644)
+	run(t, "config", "check", secure).check(t, exitOK, secure+": ok")
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "config", "check", secure).check(t, exitUsage, secure+":7:3: security.key: "+key+": its permissions are 0644")
+	decode(t, run(t, "config", "check", secure, "-o", "json"), exitUsage, &r)
+	if len(r.Faults) != 1 || r.Faults[0].Key != "security.key" || r.Faults[0].Line != 7 {
+		t.Errorf("got %+v", r)
+	}
+
 	settings := file(t, dir, "settings.yaml",
 		"plugins: {dir: "+dir+"}\nnotification: {rpc_fallback: false}\ntransports: [{name: fine, config: {bogus: 1}}]\n", 0o644)
-	run(t, "config", "check", settings).check(t, exitUsage, "transport fine: ", "bogus")
+	run(t, "config", "check", settings).check(t, exitUsage, settings+":3:36: transports[0].config.bogus: unknown key")
+	listen := file(t, dir, "listen.yaml",
+		"plugins: {dir: "+dir+"}\nnotification: {rpc_fallback: false}\ntransports: [{name: fine, config: {listen: '0.0.0.0:1'}}]\n", 0o644)
+	run(t, "config", "check", listen).check(t, exitUsage, listen+":3:36: transports[0].config.listen: \"0.0.0.0:1\" is not a loopback address")
 }
 
 func TestConfigShow(t *testing.T) {
@@ -205,7 +249,7 @@ func TestPluginCommands(t *testing.T) {
 	with("plugin", "describe", "/bin/false").check(t, exitUnable, "is it a Hawser plugin?")
 
 	with("plugin", "verify", "fine").check(t, exitFailed, "fine: not in the lock", "--update")
-	with("plugin", "verify", "--update").check(t, exitFailed, "written to "+filepath.Join(dir, "plugins.lock")+": fine", "gone: missing")
+	with("plugin", "verify", "--update").check(t, exitOK, "written to "+filepath.Join(dir, "plugins.lock")+": fine", "gone: missing")
 	with("plugin", "verify", "hawser-fine").check(t, exitOK, "fine: approved")
 	file(t, dir, "hawser-fine", "#!/bin/sh\n", 0o755)
 	with("plugin", "verify", "fine").check(t, exitFailed, "fine: changed: "+path, "approved is ")
@@ -264,10 +308,10 @@ func TestVersionAndRows(t *testing.T) {
 		t.Errorf("got %+v", v)
 	}
 	run(t, "version").check(t, exitOK, "hawser ", "contract 1")
-	run(t, "demo", "--list").check(t, exitOK, "1  no fault", "6  receiver restarted")
-	var rows []map[string]string
+	run(t, "demo", "--list").check(t, exitOK, "1  no fault", "6  receiver restarted", "11  reader away")
+	var rows []map[string]any
 	decode(t, run(t, "demo", "--list", "-o", "json"), exitOK, &rows)
-	if len(rows) != 6 || rows[0]["name"] != "no fault" {
+	if len(rows) != 16 || rows[0]["name"] != "no fault" {
 		t.Errorf("got %v", rows)
 	}
 }

@@ -45,7 +45,7 @@ func newConfigCheck() *cobra.Command {
 each fault with file, line and column. Each transport's plugin is asked with
 --describe whether it accepts the transport's settings; one that is missing or
 is not the approved binary is a warning, since the engine goes on without it, or
-with --strict a fault.
+with --strict a fault. The files that security names are read and checked.
 
 Exits with 0 if there is no fault, else with 1.`,
 			Args: rangeArgs(0, 1, ""),
@@ -59,6 +59,9 @@ Exits with 0 if there is no fault, else with 1.`,
 			return err
 		}
 		result := f.check(cmd.Context(), strict)
+		if cmd.Context().Err() != nil {
+			return context.Cause(cmd.Context())
+		}
 		return result.print(cmd, *o)
 	}
 	return command
@@ -79,19 +82,31 @@ func (f *engineFlags) file(args []string) error {
 
 func (f *engineFlags) check(ctx context.Context, strict bool) checkJSON {
 	r := checkJSON{File: f.config, Faults: []faultJSON{}, Warnings: []string{}}
-	cfg, err := f.load()
+	loaded, err := f.read(ctx)
+	var cfg engine.Config
+	if err == nil {
+		cfg, err = f.apply(loaded.Config)
+	}
+	if err == nil {
+		err = loaded.CheckFiles() // no flag names one
+	}
 	if err != nil {
 		r.Faults = faultsOf(err)
 		return r
 	}
-	faults, warnings, err := engine.CheckPlugins(ctx, cfg)
+	loaded.Config = cfg
+	faults, warnings, err := loaded.CheckPlugins(ctx)
+	if len(faults) > 0 {
+		r.Faults = faultsOf(faults)
+	}
+	var other []error
 	if err != nil {
-		faults = append(faults, err)
+		other = append(other, err)
 	}
 	if strict {
-		faults, warnings = append(faults, warnings...), nil
+		other, warnings = append(other, warnings...), nil
 	}
-	for _, fault := range faults {
+	for _, fault := range other {
 		r.Faults = append(r.Faults, faultJSON{File: f.config, Message: fault.Error()})
 	}
 	for _, w := range warnings {
@@ -173,9 +188,9 @@ func newConfigShow() *cobra.Command {
 		if err := f.file(args); err != nil {
 			return err
 		}
-		loaded, err := engine.ReadConfig(f.config, os.Environ())
+		loaded, err := f.read(cmd.Context())
 		if err != nil {
-			return &failure{code: exitUsage, err: err}
+			return err
 		}
 		if *o == outputJSON {
 			return document(cmd.OutOrStdout(), loaded.Settings())

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/demo"
+	"github.com/hawser-transport/hawser/engine"
 )
 
 func newDemo() *cobra.Command {
@@ -34,8 +35,9 @@ all rows hold, and with 2 if one does not.`,
 	flags.BoolVar(&f.list, "list", false, "list the rows and run nothing")
 	flags.Uint64Var(&f.seed, "seed", 0, "make the random moments from this number (default: a random one)")
 	flags.IntVar(&f.count, "count", 4000, "notifications in a row")
-	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are (default: HAWSER_PLUGIN_PATH, then beside this program)")
+	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are looked for first (then: HAWSER_PLUGIN_PATH, and beside this program)")
 	flags.StringVar(&f.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
+	flags.BoolVar(&f.timeouts, "default-timeouts", false, "leave the timeouts of calls to frozen peers at 30 s (here: 2 s)")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "print what the nodes log")
 	f.output = outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -50,6 +52,7 @@ all rows hold, and with 2 if one does not.`,
 type demoFlags struct {
 	rows             []string
 	list, verbose    bool
+	timeouts         bool
 	seed             uint64
 	count            int
 	pluginsDir, lock string
@@ -70,9 +73,13 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	if f.list {
 		return f.printRows(cmd.OutOrStdout(), rows)
 	}
+	if err := pluginsDirThere(engine.Config{Plugins: engine.PluginsConfig{Dir: f.pluginsDir}}, true); err != nil {
+		return err
+	}
 	o := demo.Options{
 		PluginsDir: f.pluginsDir, Lock: f.lock, Rows: rows, Count: f.count, Seed: f.seed,
-		NodeArgs: []string{"--log-level", "warn"},
+		DefaultTimeouts: f.timeouts,
+		NodeArgs:        []string{"--log-level", "warn"},
 	}
 	if f.verbose {
 		o.NodeArgs, o.Stderr = []string{"--log-level", "info"}, cmd.ErrOrStderr()
@@ -82,7 +89,7 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	o.Progress = func(row demo.Row, p demo.Progress) {
 		bar.show(fmt.Sprintf("%s: %d of %d sent, %d received", row.Scenario, min(p.Sent, p.Count), p.Count, p.Received))
 	}
-	out, held := cmd.OutOrStdout(), 0
+	out, held, skipped := cmd.OutOrStdout(), 0, 0
 	if *f.output == outputText {
 		fmt.Fprintf(out, "Two nodes, each with its plugins in processes of their own; %d notifications a row; seed %d.\n", f.count, f.seed)
 	}
@@ -90,6 +97,9 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 		bar.clear()
 		if r.Holds {
 			held++
+		}
+		if r.Skipped != "" {
+			skipped++
 		}
 		if *f.output == outputText {
 			demo.PrintText(out, r)
@@ -102,20 +112,24 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	return f.summary(out, all, held, len(rows))
+	return f.summary(out, all, held, skipped, len(rows))
 }
 
 // summary is the last line.
-func (f *demoFlags) summary(out io.Writer, all bool, held, rows int) error {
+func (f *demoFlags) summary(out io.Writer, all bool, held, skipped, rows int) error {
 	if *f.output == outputJSON {
 		_ = line(out, struct {
-			Holds bool   `json:"holds"`
-			Held  int    `json:"rows_held"`
-			Rows  int    `json:"rows"`
-			Seed  uint64 `json:"seed"`
-		}{all, held, rows, f.seed})
+			Holds   bool   `json:"holds"`
+			Held    int    `json:"rows_held"`
+			Skipped int    `json:"rows_skipped"`
+			Rows    int    `json:"rows"`
+			Seed    uint64 `json:"seed"`
+		}{all, held, skipped, rows, f.seed})
 	} else {
 		fmt.Fprintf(out, "%d of %d rows hold.\n", held, rows)
+		if skipped > 0 {
+			fmt.Fprintf(out, "%d could not be run.\n", skipped)
+		}
 	}
 	if !all {
 		return silently(exitFailed)
@@ -128,7 +142,7 @@ func (f *demoFlags) printRows(out io.Writer, rows []demo.Row) error {
 		return document(out, rows)
 	}
 	for i, r := range rows {
-		fmt.Fprintf(out, "%d  %-18s  %s\n", i+1, r.Name, r.Scenario)
+		fmt.Fprintf(out, "%2d  %-18s  %s\n", i+1, r.Name, r.Scenario)
 	}
 	return nil
 }

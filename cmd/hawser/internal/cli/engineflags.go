@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-transport/hawser/engine"
@@ -29,13 +31,17 @@ type engineFlags struct {
 	listen     string
 	advertise  string
 	level      *slog.Level
+	// admin: the command is a node that answers on an admin socket.
+	admin       bool
+	adminSocket string
+	adminHTTP   string
 }
 
 // addConfigFlags adds those that say which configuration and plugins count.
 func (f *engineFlags) addConfigFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.config, "config", "", "configuration file (default: $"+configVariable+", else none)")
-	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "overrides plugins.dir: where the plugins' binaries are")
+	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "overrides plugins.dir: where the plugins' binaries are looked for first")
 	flags.StringVar(&f.lock, "plugins-lock", "", "overrides plugins.lock: file of the binaries' checksums")
 }
 
@@ -55,38 +61,90 @@ func (f *engineFlags) addListen(cmd *cobra.Command) {
 	flags.StringVar(&f.advertise, "advertise", "", "overrides control.advertise: the address that peers are told")
 }
 
-// load reads the configuration file and applies the environment and the flags.
-func (f *engineFlags) load() (engine.Config, error) {
+// addAdmin adds those of commands that are asked over an admin socket.
+func (f *engineFlags) addAdmin(cmd *cobra.Command) {
+	f.admin = true
+	flags := cmd.Flags()
+	flags.StringVar(&f.adminSocket, "admin-socket", "", "overrides admin.socket: the socket's path, auto or off (default: auto)")
+	flags.StringVar(&f.adminHTTP, "admin-http", "", "overrides admin.http: HOST:PORT for health, metrics and a status page")
+}
+
+// read reads the configuration file and applies the environment. The file may
+// be a pipe: it is read once.
+func (f *engineFlags) read(ctx context.Context) (engine.LoadedConfig, error) {
 	path := f.config
 	if path == "" {
 		path = os.Getenv(configVariable)
 	}
-	loaded, err := engine.ReadConfig(path, os.Environ())
-	if err != nil {
-		return engine.Config{}, &failure{code: exitUsage, err: err}
+	loaded, err := interruptible(ctx, func() (engine.LoadedConfig, error) { return engine.ReadConfig(path, os.Environ()) })
+	if err != nil && ctx.Err() == nil {
+		err = &failure{code: exitUsage, err: err}
 	}
-	cfg := loaded.Config
+	return loaded, err
+}
+
+// load reads the configuration file and applies the environment and the flags.
+func (f *engineFlags) load(ctx context.Context) (engine.Config, error) {
+	loaded, err := f.read(ctx)
+	if err != nil {
+		return engine.Config{}, err
+	}
+	return f.apply(loaded.Config)
+}
+
+// apply applies the flags.
+func (f *engineFlags) apply(cfg engine.Config) (engine.Config, error) {
 	for _, o := range []struct {
 		value string
 		field *string
 	}{
 		{f.name, &cfg.Node.Name}, {f.listen, &cfg.Control.Listen}, {f.advertise, &cfg.Control.Advertise},
 		{f.pluginsDir, &cfg.Plugins.Dir}, {f.lock, &cfg.Plugins.Lock},
+		{f.adminSocket, &cfg.Admin.Socket}, {f.adminHTTP, &cfg.Admin.HTTP},
 	} {
 		if o.value != "" {
 			*o.field = o.value
 		}
 	}
+	if f.admin && cfg.Admin.Socket == "" {
+		cfg.Admin.Socket = "auto"
+	}
 	if err := f.addPeers(&cfg); err != nil {
 		return engine.Config{}, err
 	}
-	if len(f.transports) > 0 {
+	if f.transports != nil {
+		if !slices.ContainsFunc(f.transports, func(s string) bool { return strings.TrimSpace(s) != "" }) {
+			return engine.Config{}, usageError("--transports must name at least one transport")
+		}
 		cfg.Transports = chooseTransports(cfg.Transports, f.transports)
+	}
+	if err := pluginsDirThere(cfg, f.pluginsDir != ""); err != nil {
+		return engine.Config{}, err
 	}
 	if _, err := cfg.Effective(); err != nil {
 		return engine.Config{}, &failure{code: exitUsage, err: err}
 	}
 	return cfg, nil
+}
+
+// pluginsDirThere wants the directory that was named for the plugins to exist:
+// others are searched after it, and would hide that it does not.
+func pluginsDirThere(cfg engine.Config, byFlag bool) error {
+	dir, what := cfg.Plugins.Dir, "plugins.dir"
+	if dir == "" {
+		return nil
+	}
+	if byFlag {
+		what = "--plugins-dir"
+	}
+	st, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return failed(exitUsage, "%s: %w", what, err)
+	case !st.IsDir():
+		return failed(exitUsage, "%s: %s is not a directory", what, dir)
+	}
+	return nil
 }
 
 func (f *engineFlags) addPeers(cfg *engine.Config) error {
@@ -117,16 +175,30 @@ func chooseTransports(configured []engine.TransportConfig, names []string) []eng
 }
 
 // open loads the configuration and opens an engine with it.
-func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, engine.Config, error) {
-	cfg, err := f.load()
+func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, error) {
+	cfg, err := f.load(ctx)
 	if err != nil {
-		return nil, cfg, err
+		return nil, err
 	}
-	e, err := engine.Open(ctx, cfg, engine.WithLogger(newLogger(log, *f.level)))
+	return f.openWith(ctx, cfg, log)
+}
+
+// openWith opens an engine with a configuration.
+func (f *engineFlags) openWith(ctx context.Context, cfg engine.Config, log io.Writer) (*engine.Engine, error) {
+	opts := []engine.Option{engine.WithLogger(newLogger(log, *f.level))}
+	if f.admin {
+		r := prometheus.NewRegistry()
+		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		opts = append(opts, engine.WithMetrics(r))
+	} else {
+		// The configuration may be that of a node, whose socket it is.
+		cfg.Admin = engine.AdminConfig{}
+	}
+	e, err := engine.Open(ctx, cfg, opts...)
 	if err != nil {
-		return nil, cfg, fmt.Errorf("the engine could not start: %w", err)
+		return nil, fmt.Errorf("the engine could not start: %w", err)
 	}
-	return e, cfg, nil
+	return e, nil
 }
 
 // logFlag gives a command its --log-level.

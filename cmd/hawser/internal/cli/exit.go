@@ -22,9 +22,10 @@ const exitCodesHelp = `Exit codes:
   0    everything asked for was done
   1    wrong arguments or configuration; nothing was started
   2    it ran, and some of it failed (a notification, a demo row, a checksum)
-  3    it could not run (port in use, no transport could be started, ...)
+  3    it could not run (port in use, no transport could be started, no node
+       to ask, ...)
   4    the time given with --timeout was over first
-  130  interrupted`
+  130  interrupted (a node that SIGINT or SIGTERM ends in order exits with 0)`
 
 // failure is an error with an exit code.
 type failure struct {

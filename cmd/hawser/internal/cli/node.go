@@ -23,6 +23,11 @@ func newNode() *cobra.Command {
 		Long: `Runs an engine with its plugins and says where it listens. What peers send is
 received and, with --print, printed; otherwise it is counted and dropped.
 
+hawser status, peers and plugin restart ask it over its admin
+socket, which lies in the user's runtime directory unless --admin-socket or the
+configuration says otherwise. With --admin-http it serves /healthz, /readyz,
+/metrics and a page for people.
+
 SIGTERM and SIGINT end it in order: it takes no new work, waits for what is
 pending at most as long as --drain says, says goodbye to its peers and stops
 the plugins. SIGHUP reads the configuration file again and changes the
@@ -31,6 +36,7 @@ transports to what it says, without losing a notification.`,
 	}
 	n.add(c)
 	n.addListen(c)
+	n.addAdmin(c)
 	flags := c.Flags()
 	flags.StringVar(&n.name, "name", "", "overrides node.name: what peers and logs call this node")
 	flags.BoolVar(&n.print, "print", false, "print what is received")
@@ -48,11 +54,14 @@ type nodeFlags struct {
 }
 
 func (n *nodeFlags) run(cmd *cobra.Command) error {
+	if n.drain < 0 {
+		return usageError("--drain must not be negative, as %v is", n.drain)
+	}
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
-	e, _, err := n.open(ctx, cmd.ErrOrStderr())
+	e, err := n.open(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -82,10 +91,16 @@ func (n *nodeFlags) run(cmd *cobra.Command) error {
 func printUp(w io.Writer, o output, e *engine.Engine) {
 	self, transports := e.Self(), transportsOf(e)
 	if o == outputJSON {
-		_ = line(w, upJSON{"listening", os.Getpid(), nodeOf(self), transports})
+		_ = line(w, upJSON{"listening", os.Getpid(), nodeOf(self), transports, e.AdminSocket(), e.AdminHTTP()})
 		return
 	}
 	fmt.Fprintf(w, "%s listens on %s (incarnation %s)\n", printableName(self.Name), self.Address, self.Incarnation.Short())
+	if s := e.AdminSocket(); s != "" {
+		fmt.Fprintf(w, "  admin socket: %s\n", s)
+	}
+	if a := e.AdminHTTP(); a != "" {
+		fmt.Fprintf(w, "  health, metrics and status: http://%s/\n", a)
+	}
 	for _, t := range transports {
 		if t.Error != "" && t.State != "up" {
 			fmt.Fprintf(w, "  %s: %s: %s\n", t.Name, t.State, t.Error)
@@ -111,7 +126,7 @@ func (n *nodeFlags) receive(ctx context.Context, e *engine.Engine, out io.Writer
 // reload applies the configuration as it is now. A fault leaves the node as it
 // is.
 func (n *nodeFlags) reload(ctx context.Context, e *engine.Engine, out, errs io.Writer) {
-	cfg, err := n.load()
+	cfg, err := n.load(ctx)
 	if err == nil {
 		err = e.Reload(ctx, cfg)
 	}

@@ -14,8 +14,8 @@ import (
 )
 
 func newPlugin() *cobra.Command {
-	return group("plugin", "List, describe and verify plugin binaries",
-		newPluginList(), newPluginDescribe(), newPluginVerify())
+	return group("plugin", "List, describe and verify plugin binaries; restart a running one",
+		newPluginList(), newPluginDescribe(), newPluginVerify(), newPluginRestart())
 }
 
 // pluginJSON is a plugin for programs.
@@ -27,6 +27,8 @@ type pluginJSON struct {
 	Approved   string   `json:"approved_sha256,omitempty"`
 	State      string   `json:"state"`
 	Error      string   `json:"error,omitempty"`
+	// Running are its instances in the nodes that run here.
+	Running []runningJSON `json:"running,omitempty"`
 }
 
 func pluginsJSON(found []engine.PluginInfo) []pluginJSON {
@@ -51,14 +53,16 @@ func newPluginList() *cobra.Command {
 			Use:   "list",
 			Short: "List the plugins that were found, where, and whether they are the approved ones",
 			Long: `Lists the plugins of the configured transports, those in the plugins'
-directories and those in plugins.lock. Nothing is run.`,
+directories and those in plugins.lock. Nothing is run. Nodes that this user runs
+here, or the one that --socket names, are asked for the instances that they run.`,
 			Args: noArgs,
 		}
 	)
 	f.addConfigFlags(command)
-	o := outputFlag(command)
+	socket, o := socketFlag(command), outputFlag(command)
+	command.Flags().Lookup("socket").Usage = "ask the node with this admin socket only (default: all nodes that this user runs here)"
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := f.load()
+		cfg, err := f.load(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -66,10 +70,23 @@ directories and those in plugins.lock. Nothing is run.`,
 		if err != nil {
 			return err
 		}
+		instances, err := running(cmd.Context(), *socket)
+		if err != nil {
+			return err
+		}
 		if *o == outputJSON {
-			return document(cmd.OutOrStdout(), pluginsJSON(found))
+			list := pluginsJSON(found)
+			for i, p := range list {
+				for _, r := range instances {
+					if r.wire == p.Name || slices.Contains(p.Transports, r.Transport) {
+						list[i].Running = append(list[i].Running, r)
+					}
+				}
+			}
+			return document(cmd.OutOrStdout(), list)
 		}
 		printPlugins(cmd.OutOrStdout(), found)
+		printInstances(cmd.OutOrStdout(), instances)
 		fmt.Fprintf(cmd.OutOrStdout(), "\nlooked in: %s\nlock file: %s\n",
 			strings.Join(engine.PluginDirs(cfg.Plugins), ", "), engine.PluginLock(cfg.Plugins))
 		return nil
@@ -112,14 +129,15 @@ binary that differs from its checksum. With --update the binaries are approved
 as they are now: their checksums are written into plugins.lock.
 
 Exits with 0 if every binary is the approved one, and with 2 if one has changed,
-is missing, or was never approved.`,
+is missing, or was never approved. With --update it exits with 0 once they are
+written; entries of plugins that are no longer found are dropped.`,
 		}
 	)
 	f.addConfigFlags(command)
 	command.Flags().BoolVar(&update, "update", false, "write the binaries' checksums into plugins.lock")
 	o := outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, names []string) error {
-		cfg, err := f.load()
+		cfg, err := f.load(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -133,14 +151,15 @@ type verifyJSON struct {
 	OK      bool         `json:"ok"`
 	Lock    string       `json:"lock"`
 	Updated []string     `json:"updated"`
+	Dropped []string     `json:"dropped,omitempty"`
 	Plugins []pluginJSON `json:"plugins"`
 }
 
 func verifyPlugins(cmd *cobra.Command, cfg engine.Config, names []string, update bool, o output) error {
-	var changed []string
+	var changed, dropped []string
 	if update {
 		var err error
-		if _, changed, err = engine.UpdatePluginLock(cfg, names...); err != nil {
+		if _, changed, dropped, err = engine.UpdatePluginLock(cfg, names...); err != nil {
 			return err
 		}
 	}
@@ -151,9 +170,9 @@ func verifyPlugins(cmd *cobra.Command, cfg engine.Config, names []string, update
 	if found, err = chosenPlugins(found, names); err != nil {
 		return err
 	}
-	v := verifyJSON{OK: true, Lock: engine.PluginLock(cfg.Plugins), Updated: append([]string{}, changed...), Plugins: pluginsJSON(found)}
+	v := verifyJSON{OK: true, Lock: engine.PluginLock(cfg.Plugins), Updated: append([]string{}, changed...), Dropped: dropped, Plugins: pluginsJSON(found)}
 	for _, p := range found {
-		v.OK = v.OK && p.State() == engine.PluginApproved
+		v.OK = v.OK && (p.State() == engine.PluginApproved || update && p.State() == engine.PluginMissing)
 	}
 	if o == outputJSON {
 		if err := document(cmd.OutOrStdout(), v); err != nil {
@@ -196,6 +215,9 @@ func printVerified(w io.Writer, v verifyJSON) {
 			fmt.Fprintf(w, "%s: %s: %s has SHA-256 %s\n", p.Name, p.State, p.Path, p.SHA256)
 		}
 	}
+	if len(v.Dropped) > 0 {
+		fmt.Fprintf(w, "dropped from %s, since no longer found: %s\n", v.Lock, strings.Join(v.Dropped, ", "))
+	}
 	switch {
 	case len(v.Updated) > 0:
 		fmt.Fprintf(w, "written to %s: %s\n", v.Lock, strings.Join(v.Updated, ", "))
@@ -219,7 +241,7 @@ is run as it is.`,
 	f.addConfigFlags(command)
 	o := outputFlag(command)
 	command.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := f.load()
+		cfg, err := f.load(cmd.Context())
 		if err != nil {
 			return err
 		}

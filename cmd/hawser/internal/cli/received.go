@@ -71,7 +71,9 @@ type upJSON struct {
 	Event string `json:"event"`
 	PID   int    `json:"pid"`
 	nodeJSON
-	Transports []transportJSON `json:"transports"`
+	Transports  []transportJSON `json:"transports"`
+	AdminSocket string          `json:"admin_socket,omitempty"`
+	AdminHTTP   string          `json:"admin_http,omitempty"`
 }
 
 type transportJSON struct {

@@ -45,11 +45,14 @@ type recvFlags struct {
 const recvDrain = 2 * time.Second
 
 func (r *recvFlags) run(cmd *cobra.Command) (err error) {
-	if r.count < 0 || r.timeout < 0 {
-		return usageError("--count and --timeout must not be negative")
+	if r.count < 0 {
+		return usageError("--count must not be negative, as %d is", r.count)
+	}
+	if r.timeout < 0 {
+		return usageError("--timeout must not be negative, as %v is", r.timeout)
 	}
 	ctx := cmd.Context()
-	e, _, err := r.open(ctx, cmd.ErrOrStderr())
+	e, err := r.open(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,16 +21,25 @@ type Streams struct {
 
 // Run runs the command line and returns the exit code.
 func Run(ctx context.Context, args []string, s Streams) int {
+	running, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := &stdout{w: s.Out, ctx: running, cancel: cancel}
+	s.Out = out
 	root := newRoot(s)
 	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(ctx)
+	cmd, err := root.ExecuteContextC(running)
 	code := exitCode(ctx, err)
+	lost := out.fault()
 	switch {
+	case lost != nil && (code != exitInterrupted || ctx.Err() == nil):
+		code = exitUnable
+		fmt.Fprintf(s.Err, "hawser: standard output cannot be written: %v\n", lost)
 	case err == nil || errors.Is(err, errReported):
 	case code == exitInterrupted:
 		fmt.Fprintln(s.Err, "hawser: interrupted")
 	default:
 		report(s.Err, cmd, err)
+		reportJSON(out, cmd, args, code, err)
 	}
 	return code
 }
@@ -56,7 +66,7 @@ Start with ` + "`hawser demo`" + `, which shows it on this machine.
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
 		newDemo(), newDemoNode(), newNode(), newSend(), newRecv(), newBench(), newBenchNode(),
-		newPlugin(), newConfig(), newVersion(),
+		newPeers(), newNodeStatus(), newPlugin(), newConfig(), newVersion(),
 	)
 	return root
 }
@@ -86,6 +96,10 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 // flagError names the flag that was meant.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return usageError("--%s: %s", invalid.GetFlag().Name, wrongValue(invalid))
+	}
 	if !errors.As(err, &unknown) {
 		return usageError("%v", err)
 	}
@@ -103,11 +117,48 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError("%v%s", err, didYouMean(flags))
 }
 
+// wrongValue says what is wrong with a flag's value, without the names that
+// the language's packages have in their errors.
+func wrongValue(e *pflag.InvalidValueError) string {
+	value, kind := e.GetValue(), e.GetFlag().Value.Type()
+	switch {
+	case errors.Is(e, strconv.ErrRange):
+		return value + " is too large"
+	case kind == "int" || kind == "uint64":
+		return fmt.Sprintf("%q is not a whole number", value)
+	case kind == "float64":
+		return fmt.Sprintf("%q is not a number", value)
+	case kind == "duration":
+		return fmt.Sprintf("%q is not a duration, such as 500ms or 10s", value)
+	case kind == "bool":
+		return fmt.Sprintf("%q is not true or false", value)
+	case e.GetFlag().Name == "log-level":
+		return fmt.Sprintf("%q is not debug, info, warn or error", value)
+	default:
+		return fmt.Sprintf("%q: %v", value, errors.Unwrap(e))
+	}
+}
+
 func didYouMean(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}
 	return "; did you mean " + strings.Join(names, " or ") + "?"
+}
+
+// reportJSON tells programs of an error, on one line, if -o json was asked for.
+func reportJSON(w io.Writer, cmd *cobra.Command, args []string, code int, err error) {
+	asked := strings.Contains(" "+strings.Join(args, " ")+" ", " -o json ") // a flag before it may be wrong
+	if cmd == nil || cmd.Flags().Lookup("output") == nil {
+		return
+	}
+	if !asked && cmd.Flags().Lookup("output").Value.String() != string(outputJSON) {
+		return
+	}
+	_ = line(w, struct {
+		Error    string `json:"error"`
+		ExitCode int    `json:"exit_code"`
+	}{strings.TrimSpace(err.Error()), code})
 }
 
 // report prints an error, each line of it under the program's name.

@@ -50,6 +50,13 @@ Exit codes:
 	return c
 }
 
+const (
+	// minRate is one in a day.
+	minRate, maxRate = 1.0 / 86400, 1e9
+	// maxDeadline is the engine's bound of a notification's life.
+	maxDeadline = 600 * time.Second
+)
+
 type sendFlags struct {
 	engineFlags
 	name, node     string
@@ -65,7 +72,7 @@ func (s *sendFlags) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	s.engineFlags.name = s.node
-	cfg, err := s.load()
+	cfg, err := s.load(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -78,7 +85,7 @@ func (s *sendFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	e, _, err := s.open(cmd.Context(), cmd.ErrOrStderr())
+	e, err := s.openWith(cmd.Context(), cfg, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -138,11 +145,15 @@ func (s *sendFlags) check(cmd *cobra.Command, args []string) error {
 	case s.count < 1:
 		return usageError("--count must be at least 1, not %d", s.count)
 	case s.size < 0:
-		return usageError("--size must not be negative")
-	case s.rate < 0:
-		return usageError("--rate must not be negative")
-	case s.deadline < 0 || s.wait < 0:
-		return usageError("--deadline and --wait must not be negative")
+		return usageError("--size must not be negative, as %d is", s.size)
+	case cmd.Flags().Changed("rate") && s.rate != 0 && !(s.rate >= minRate && s.rate <= maxRate):
+		return usageError("--rate must be %v to %v notifications a second, or 0 for as fast as they are taken, not %v", minRate, maxRate, s.rate)
+	case s.deadline < 0:
+		return usageError("--deadline must not be negative, as %v is", s.deadline)
+	case s.deadline > maxDeadline:
+		return usageError("--deadline must be at most %v, not %v", maxDeadline, s.deadline)
+	case s.wait < 0:
+		return usageError("--wait must not be negative, as %v is", s.wait)
 	}
 	return nil
 }
@@ -154,14 +165,18 @@ func (s *sendFlags) read(cmd *cobra.Command, limit int) ([]byte, error) {
 	}
 	switch {
 	case s.file == "-":
-		return readBounded(cmd.InOrStdin(), limit, tooLarge("standard input"))
+		return interruptible(cmd.Context(), func() ([]byte, error) {
+			return readBounded(cmd.InOrStdin(), limit, tooLarge("standard input"))
+		})
 	case s.file != "":
-		f, err := os.Open(s.file)
-		if err != nil {
-			return nil, failed(exitUsage, "--file: %w", err)
-		}
-		defer f.Close()
-		return readBounded(f, limit, tooLarge(s.file))
+		return interruptible(cmd.Context(), func() ([]byte, error) {
+			f, err := os.Open(s.file)
+			if err != nil {
+				return nil, failed(exitUsage, "--file: %w", err)
+			}
+			defer f.Close()
+			return readBounded(f, limit, tooLarge(s.file))
+		})
 	case s.size > limit:
 		return nil, tooLarge("--size")
 	case s.size > 0:
@@ -190,7 +205,7 @@ func (s *sendFlags) print(w io.Writer, sum sending.Summary) {
 		_ = document(w, sum)
 		return
 	}
-	fmt.Fprintf(w, "%d sent, %d acknowledged, %d failed", sum.Sent, sum.Acked, sum.Failed)
+	fmt.Fprintf(w, "to %s: %d sent, %d acknowledged, %d failed", printableName(sum.Peer), sum.Sent, sum.Acked, sum.Failed)
 	if sum.Pending > 0 {
 		fmt.Fprintf(w, ", %d had not ended", sum.Pending)
 	}

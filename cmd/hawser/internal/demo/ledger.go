@@ -16,7 +16,7 @@ type ledger struct {
 	sent    []sent
 	ended   []ending
 	arrived []arrival
-	done    bool
+	dones   int   // nodes whose streams are over, and ENDs that were asked for
 	fault   error // a node said something that makes no sense
 }
 
@@ -37,7 +37,9 @@ func (l *ledger) take(life int, event string, data json.RawMessage) {
 	l.sent = append(l.sent, e.Sent...)
 	l.ended = append(l.ended, e.Ended...)
 	l.arrived = append(l.arrived, e.Arrived...)
-	l.done = l.done || e.Done
+	if e.Done {
+		l.dones++
+	}
 	close(l.news)
 	l.news = make(chan struct{})
 }
@@ -72,7 +74,7 @@ func (l *ledger) copy() *ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return &ledger{
-		sent: slices.Clone(l.sent), ended: slices.Clone(l.ended), arrived: slices.Clone(l.arrived), done: l.done,
+		sent: slices.Clone(l.sent), ended: slices.Clone(l.ended), arrived: slices.Clone(l.arrived), dones: l.dones,
 	}
 }
 

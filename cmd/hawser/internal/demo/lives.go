@@ -75,6 +75,9 @@ func (v *lives) take(arrived []arrival) map[string]arrival {
 			v.say("session %016x was used in both lives", a.Session)
 		}
 		in[a.Name], sessions[a.Session] = a, a.Life
+		if a.Name == endName {
+			continue // it is counted nowhere
+		}
 		if a.Life == 1 {
 			v.first++
 		} else if v.second++; v.second == 1 {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -27,20 +30,46 @@ func name(i, count int) string {
 	return fmt.Sprintf("%s-%05d", kind(i), i)
 }
 
-// payload is what a notification of this name carries, so that damage shows.
-func payload(name string) []byte {
-	sum := sha256.Sum256([]byte(name))
-	return append(sum[:], sum[:]...)
+// index is the number in a name, or -1.
+func index(name string) int {
+	_, digits, _ := strings.Cut(name, "-")
+	if i, err := strconv.Atoi(digits); err == nil {
+		return i
+	}
+	return -1
 }
 
-func intact(name string, got []byte) bool { return bytes.Equal(got, payload(name)) }
+// sizes says how large the notifications of a row are: their payloads have
+// Base bytes, or Large of their index, which counts the name.
+type sizes struct {
+	Base  int
+	Large map[int]int `json:",omitempty"`
+}
+
+const smallPayload = 64
+
+func (z sizes) payload(name string) []byte {
+	if n, ok := z.Large[index(name)]; ok {
+		return payload(name, n-len(name))
+	}
+	return payload(name, z.Base)
+}
+
+// payload is what a notification of this name carries, so that damage shows.
+func payload(name string, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(b) // cannot fail
+	return b
+}
+
+func (z sizes) intact(name string, got []byte) bool { return bytes.Equal(got, z.payload(name)) }
 
 // entries is what a node tells its parent as it happens. Times are lab.Now's.
 type entries struct {
 	Sent    []sent    `json:",omitempty"`
 	Ended   []ending  `json:",omitempty"`
 	Arrived []arrival `json:",omitempty"`
-	// Done: all have ended, END included.
+	// Done: all of this node's have ended, END included if it sends that.
 	Done bool `json:",omitempty"`
 }
 
@@ -56,7 +85,9 @@ type ending struct {
 	At    time.Duration
 	// Acked, or else Code is the failure's, empty if it had none that says
 	// whether a copy may still arrive.
-	Acked bool   `json:",omitempty"`
+	Acked bool `json:",omitempty"`
+	// Taken: only the peer's transport has said so.
+	Taken bool   `json:",omitempty"`
 	Code  string `json:",omitempty"`
 	Error string `json:",omitempty"`
 	// Seq and Copies are those of the engine's report.

@@ -11,6 +11,10 @@ import (
 
 // PrintText prints a row for people.
 func PrintText(w io.Writer, r Result) {
+	if r.Skipped != "" {
+		fmt.Fprintf(w, "skip  %s: %s\n", r.Scenario, r.Skipped)
+		return
+	}
 	verdict := "ok  "
 	if !r.Holds {
 		verdict = "FAIL"

@@ -20,13 +20,30 @@ type Row struct {
 	Name     string `json:"name"`
 	Scenario string `json:"scenario"`
 
+	// pace is how fast a sender sends; with lasts so that it takes as long.
+	lasts  time.Duration
+	waits  int // timeouts of calls that it waits for, beside that
 	pace   int // notifications a second at most, 0 is as fast as they are taken
 	kills  int // faults of which each has to wait for the one before
 	faults func(context.Context, *stage) error
 	// judge looks at what is special about the row, beside what all promise.
 	judge func(*stage, *ledger, *Result)
-	// partial: what was pending may end as failed.
-	partial bool
+	// plugin is the binary that the row needs beside the transports' own, or
+	// empty. It is the first transport's on both nodes.
+	plugin string
+	// prepare runs before the nodes start, setup changes their configuration,
+	// begin starts the stream, sizes are its notifications'.
+	prepare func(*stage) error
+	setup   func(s *stage, node string, x *setup)
+	begin   func(context.Context, *stage) error
+	sizes   func(count int) sizes
+	// partial: what was pending may end as failed. taken: notifications end
+	// when the peer's transport has them.
+	partial, taken bool
+	// count is its own number of notifications, and limit how long it may take,
+	// if not as the others.
+	count int
+	limit time.Duration
 }
 
 // Rows is the table.
@@ -52,6 +69,47 @@ func Rows() []Row {
 		{
 			Name: "receiver restarted", Scenario: "receiver node killed and started again at the same address",
 			pace: 1000, faults: restartReceiver, judge: judgeRestarted, partial: true,
+		},
+		{
+			Name: "faulty tcp", Scenario: "1% of tcp's frames dropped, doubled, reordered, delayed, both ways",
+			pace: 2000, plugin: faultyPlugin, prepare: prepareFaulty, setup: setupFaulty, faults: misbehave, judge: judgeFaulty,
+		},
+		{
+			Name: "tcp cut", Scenario: "tcp path cut, healed after 3 s",
+			lasts: 9 * time.Second, prepare: prepareProxies, setup: setupProxies, faults: cutBoth, judge: judgeCut,
+		},
+		{
+			Name: "tcp half cut", Scenario: "tcp path cut in one direction only, then in the other, 3 s each",
+			lasts: 12 * time.Second, prepare: prepareProxies, setup: setupProxies, faults: cutHalf, judge: judgeCut,
+		},
+		{
+			Name: "oversize", Scenario: "oversize: 1 MiB and 16 MiB among small ones; one byte more",
+			pace: 1000, sizes: oversizes, faults: tooLarge, judge: judgeOversize,
+		},
+		{
+			Name: "reader away", Scenario: "reader stops reading for 10 s under load from two senders",
+			lasts: 10 * time.Second, setup: setupAway, begin: beginAway, sizes: sizesAway, faults: away, judge: judgeAway,
+		},
+		{
+			Name: "frozen peer", Scenario: "SIGSTOP peers never called, host alone and with its plugins; two calls",
+			lasts: 6 * time.Second, waits: 1, setup: setupFrozen, faults: freezePeers,
+		},
+		{
+			Name: "frozen mid-stream", Scenario: "SIGSTOP receiver mid-stream, resumed after 5 s; host alone, then with plugins",
+			lasts: 16 * time.Second, setup: setupFrozen, faults: freezeMidway, judge: judgeFrozenMidway,
+		},
+		{
+			Name: "protocol 0", Scenario: "receiver at protocol 0",
+			pace: 4000, prepare: prepareRaw, setup: setupRaw, judge: judgeRaw, taken: true,
+		},
+		{
+			Name: "protocol 1", Scenario: "receiver at protocol 1; SIGKILL tcp plugins mid-stream",
+			pace: 1000, kills: compatKills, setup: receiverAt(1), faults: killCompat, judge: judgeCompat, taken: true,
+		},
+		{
+			Name: "a million", Scenario: "a million unpaced, 1% of tcp's frames dropped, both ways",
+			count: 1_000_000, limit: 5 * time.Minute, plugin: faultyPlugin, prepare: prepareFaulty, setup: setupFaulty,
+			faults: dropSome, judge: judgeMillion,
 		},
 	}
 }
@@ -327,9 +385,10 @@ func judgeRestarted(s *stage, l *ledger, r *Result) {
 	s.require(v.after > 0, "nothing was sent after the second life had begun to receive")
 	r.Received, r.Expected = v.kept, r.Acked-v.unread
 	s.require(r.Received == r.Expected, "%d of %d never arrived", r.Expected-r.Received, r.Expected)
-	s.note("%d arrived in the first life, %d in the second", v.first, v.second)
-	s.note("%d ended as failed (%s), of which %d had arrived; %d acknowledged by the first life died with it unread",
-		r.failed(), codes(r.Failed), v.strays, v.unread)
+	s.note("%d arrived in the first life and %d in the second: %d that were acknowledged, and %d that ended as failed",
+		v.first, v.second, v.kept, v.strays)
+	s.note("of %d sent %d were acknowledged, of which %d died unread with the first life, and %d ended as failed (%s)",
+		r.Acked+r.failed(), r.Acked, v.unread, r.failed(), codes(r.Failed))
 }
 
 // lap is a duration for people.

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
 	"github.com/hawser-transport/hawser/engine"
 )
 
@@ -22,6 +24,9 @@ type Options struct {
 	Count int
 	// Seed makes what is random in a row.
 	Seed uint64
+	// DefaultTimeouts leaves the timeouts of calls to frozen peers as they are
+	// if nothing is configured.
+	DefaultTimeouts bool
 	// NodeArgs follow the hidden command's name, and Stderr takes what the
 	// nodes log; nil keeps the end of it.
 	NodeArgs []string
@@ -38,7 +43,9 @@ type Progress struct{ Sent, Received, Count int }
 // Result is how a row went.
 type Result struct {
 	Row
-	Holds    bool     `json:"holds"`
+	Holds bool `json:"holds"`
+	// Skipped is why the row could not be run, or empty.
+	Skipped  string   `json:"skipped,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 	Tally
 	// Resent and HandedOver are the sender's counts, Suppressed the copies
@@ -72,30 +79,54 @@ func Run(ctx context.Context, o Options) (bool, error) {
 	if err := o.setup(senderName, "127.0.0.1:0").Check(); err != nil {
 		return false, err
 	}
+	defer lab.Sweep()
 	all := true
 	for _, row := range o.Rows {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
-		r, err := o.run(ctx, row)
-		if err != nil {
-			return false, err
+		r := Result{Row: row, Skipped: o.missing(row)}
+		if r.Skipped == "" {
+			var err error
+			if r, err = o.run(ctx, row); err != nil {
+				return false, err
+			}
 		}
-		all = all && r.Holds
+		all = all && (r.Holds || r.Skipped != "")
 		o.Report(r)
 	}
 	return all, nil
 }
 
+// missing says why a row cannot be run, or nothing.
+func (o Options) missing(row Row) string {
+	if row.plugin == "" {
+		return ""
+	}
+	x := o.setup(senderName, "127.0.0.1:0")
+	x.Plugins = map[string]string{first: row.plugin}
+	if err := x.Check(); err != nil {
+		return fmt.Sprintf("it needs hawser-%s, which packages leave out: %v", row.plugin, err)
+	}
+	return ""
+}
+
 // run runs one row. An error means that there was nothing to judge.
 func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	began := time.Now()
+	if row.count > 0 {
+		o.Count = row.count
+	}
 	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle}
-	rowCtx, cancel := context.WithTimeoutCause(ctx, rowTimeout, fmt.Errorf("the row took longer than %v", rowTimeout))
+	limit := cmp.Or(row.limit, rowTimeout+time.Duration(row.waits)*o.callTimeout())
+	rowCtx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the row took longer than %v", limit))
 	defer cancel()
 	stopProgress := s.progress(rowCtx)
 	defer stopProgress()
 	defer s.close()
+	if err := s.prepare(); err != nil {
+		return Result{}, err
+	}
 	if err := s.start(rowCtx); err != nil {
 		return Result{}, errors.Join(context.Cause(ctx), err)
 	}
@@ -110,7 +141,7 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	s.judge(&r)
 	if !r.Holds {
 		r.Words = map[string]string{}
-		for _, n := range []*peer{s.sender, s.receiver} {
+		for _, n := range s.nodes() {
 			r.Words[n.name] = n.Words()
 		}
 	}
@@ -121,7 +152,11 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 
 // play sends, lets the faults happen, and waits for the end.
 func (s *stage) play(ctx context.Context) error {
-	if err := s.send(ctx); err != nil {
+	begin := s.row.begin
+	if begin == nil {
+		begin = func(ctx context.Context, s *stage) error { return s.send(ctx) }
+	}
+	if err := begin(ctx, s); err != nil {
 		return err
 	}
 	if s.row.faults != nil {
@@ -129,7 +164,7 @@ func (s *stage) play(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.ledger.await(ctx, "all to have ended", func(l *ledger) bool { return l.done }); err != nil {
+	if err := s.ledger.await(ctx, "all to have ended", func(l *ledger) bool { return l.dones > s.held }); err != nil {
 		return err
 	}
 	err := s.ledger.await(ctx, "END to arrive", func(l *ledger) bool {
@@ -139,10 +174,13 @@ func (s *stage) play(ctx context.Context) error {
 	return err
 }
 
+// nodes are all of the row's.
+func (s *stage) nodes() []*peer { return append([]*peer{s.sender, s.receiver}, s.others...) }
+
 // measure asks the nodes for their counts.
 func (s *stage) measure(r *Result) {
 	r.Stats = map[string]engine.Stats{}
-	for _, n := range []*peer{s.sender, s.receiver} {
+	for _, n := range s.nodes() {
 		st, err := n.stats(context.Background())
 		if err != nil {
 			s.problems = append(s.problems, err.Error())
@@ -163,6 +201,7 @@ func (s *stage) judge(r *Result) {
 		s.require(f.At > 0 && f.At < s.o.Count, "%s: not mid-stream, %d of %d had been sent", f.What, f.At, s.o.Count)
 	}
 	s.problems = append(s.problems, r.problems()...)
+	s.require(r.Taken == 0 || s.row.taken, "%d were never acknowledged, only taken", r.Taken)
 	if !s.row.partial {
 		s.problems = append(s.problems, r.complete()...)
 	}

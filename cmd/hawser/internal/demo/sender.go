@@ -15,11 +15,19 @@ import (
 type sender struct {
 	e       *engine.Engine
 	peer    string
-	count   int
+	count   int // of the row
+	from    int // the first that this sender sends, and to behind the last
+	to      int
+	hold    bool // END waits until it is asked for
+	sizes   sizes
 	journal *journal
 	pace    atomic.Int64 // notifications a second; 0 is as fast as they are taken
 	burst   atomic.Int64 // to send at once, beside the pace
 	waits   sync.WaitGroup
+	// pressed counts the times that Notify found no room.
+	pressed atomic.Int64
+	// longest is the longest call of Notify. One goroutine writes it.
+	longest atomic.Int64
 }
 
 // run sends all, waits until each has ended, and sends END.
@@ -29,6 +37,15 @@ func (s *sender) run(ctx context.Context) {
 		return
 	}
 	s.waits.Wait()
+	if s.hold {
+		s.journal.add(func(e *entries) { e.Done = true })
+		return
+	}
+	s.end(ctx)
+}
+
+// end sends END.
+func (s *sender) end(ctx context.Context) {
 	if s.notify(ctx, s.count) {
 		s.waits.Wait()
 		s.journal.add(func(e *entries) { e.Done = true })
@@ -42,7 +59,7 @@ func (s *sender) stream(ctx context.Context) bool {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	due, last := 0.0, time.Now()
-	for i := 0; i < s.count; {
+	for i := s.from; i < s.to; {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -56,7 +73,7 @@ func (s *sender) stream(ctx context.Context) bool {
 			due += float64(pace) * min(now.Sub(last), 20*beat).Seconds()
 		}
 		due += float64(s.burst.Swap(0))
-		for last = now; due >= 1 && i < s.count; due-- {
+		for last = now; due >= 1 && i < s.to; due-- {
 			if !s.notify(ctx, i) {
 				return false
 			}
@@ -69,10 +86,12 @@ func (s *sender) stream(ctx context.Context) bool {
 // notify sends one. It waits for room as long as it takes.
 func (s *sender) notify(ctx context.Context, i int) bool {
 	n := engine.Notification{Name: name(i, s.count)}
-	n.Payload = payload(n.Name)
+	n.Payload = s.sizes.payload(n.Name)
 	at := lab.Now()
 	d, err := s.e.Notify(ctx, s.peer, n)
+	s.longest.Store(max(s.longest.Load(), int64(lab.Now()-at)))
 	for errors.Is(err, engine.Backpressure) && ctx.Err() == nil {
+		s.pressed.Add(1)
 		d, err = s.e.Notify(ctx, s.peer, n)
 	}
 	if ctx.Err() != nil {
@@ -96,15 +115,22 @@ func (s *sender) ended(i int, d *engine.Delivery, err error) {
 	if d != nil {
 		r := d.Report()
 		x.Seq, x.Copies = r.Seq, r.Copies
-		x.Acked = r.End == engine.Acknowledged
+		x.Taken = r.End == engine.HandedOver
+		x.Acked = r.End == engine.Acknowledged || x.Taken
 	}
 	if err != nil {
 		x.Error = err.Error()
-		for _, c := range []engine.Code{engine.NotSent, engine.DeliveryUnknown} {
-			if errors.Is(err, c) {
-				x.Code = c.Error()
-			}
-		}
+		x.Code = codeOf(err)
 	}
 	s.journal.add(func(e *entries) { e.Ended = append(e.Ended, x) })
+}
+
+// codeOf says whether a copy of what failed may still arrive, or nothing.
+func codeOf(err error) string {
+	for _, c := range []engine.Code{engine.NotSent, engine.DeliveryUnknown} {
+		if errors.Is(err, c) {
+			return c.Error()
+		}
+	}
+	return ""
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -29,7 +30,12 @@ type stage struct {
 	random   *rand.Rand
 	sender   *peer
 	receiver *peer
-	life     int // the receiver's
+	life     int               // the receiver's
+	others   []*peer           // beside these two
+	proxies  map[string]*proxy // by the node that is behind it
+	dir      string            // of control sockets, or empty
+	thawed   []time.Duration   // when the receiver was resumed
+	held     int               // how often senders have said that they are done before END
 	// left is how many more faults have to fit into the stream, and cycle how
 	// long one has taken until the next could happen.
 	left     int
@@ -53,11 +59,45 @@ var transports = [...]string{"tcp", "rpcfallback"}
 
 // setup is a node's configuration. Ten kills are more than a plugin is
 // normally forgiven, and a restart must not take longer each time.
-func (o Options) setup(name, listen string) lab.Setup {
-	return lab.Setup{
+func (o Options) setup(name, listen string) setup {
+	return setup{Setup: lab.Setup{
 		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: transports[:],
 		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000,
+	}}
+}
+
+// setup is a node's configuration in this row.
+func (s *stage) setup(name, listen string) setup {
+	x := s.o.setup(name, listen)
+	if s.row.setup != nil {
+		s.row.setup(s, name, &x)
 	}
+	return x
+}
+
+// sizes are the row's.
+func (s *stage) sizes() sizes {
+	if s.row.sizes != nil {
+		return s.row.sizes(s.o.Count)
+	}
+	return sizes{Base: smallPayload}
+}
+
+// pace is the row's, in notifications a second.
+func (s *stage) fullPace() int {
+	if s.row.lasts > 0 {
+		lasts := s.row.lasts + time.Duration(s.row.waits)*s.o.callTimeout()
+		return max(1, int(float64(s.o.Count)/lasts.Seconds()))
+	}
+	return s.row.pace
+}
+
+// prepare makes what the nodes' configuration names.
+func (s *stage) prepare() (err error) {
+	if s.row.prepare != nil {
+		err = s.row.prepare(s)
+	}
+	return err
 }
 
 // start starts both nodes.
@@ -65,22 +105,41 @@ func (s *stage) start(ctx context.Context) error {
 	var both errgroup.Group
 	both.Go(func() (err error) { s.sender, err = s.open(ctx, senderName, "127.0.0.1:0", 0); return err })
 	both.Go(func() error { return s.openReceiver(ctx, "127.0.0.1:0") })
-	return both.Wait()
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	for _, n := range s.nodes() {
+		if p := s.proxies[n.name]; p != nil {
+			t, err := n.transport(ctx, first, "be up", func(t lab.Transport) bool { return len(t.Listeners) > 0 })
+			if err != nil {
+				return err
+			}
+			for _, addr := range t.Listeners {
+				p.lead(addr)
+			}
+		}
+	}
+	return nil
 }
 
-// open starts a node's process and opens its engine.
+// open starts a node's process and opens its engine. What it tells is written
+// down unless life is negative.
 func (s *stage) open(ctx context.Context, name, listen string, life int) (*peer, error) {
 	args := append([]string{NodeCommand}, s.o.NodeArgs...)
-	p, err := lab.Start(lab.Options{
-		Args: args, Stderr: s.o.Stderr,
-		OnEvent: func(event string, data json.RawMessage) { s.ledger.take(life, event, data) },
-	})
+	o := lab.Options{Args: args, Stderr: s.o.Stderr}
+	if life >= 0 {
+		o.OnEvent = func(event string, data json.RawMessage) { s.ledger.take(life, event, data) }
+	}
+	p, err := lab.Start(o)
 	if err != nil {
 		return nil, fmt.Errorf("start the %s: %w", name, err)
 	}
 	n := &peer{Process: p, name: name}
-	if err := n.Call(ctx, "open", s.o.setup(name, listen), &n.opened); err != nil {
-		n.Kill()
+	if err := n.Call(ctx, "open", s.setup(name, listen), &n.opened); err != nil {
+		// In order: it may have made a run directory and started plugins.
+		end, cancel := context.WithTimeout(context.Background(), endTimeout)
+		defer cancel()
+		_ = n.Close(end)
 		return nil, fmt.Errorf("open the %s: %w", name, err)
 	}
 	return n, nil
@@ -94,7 +153,7 @@ func (s *stage) openReceiver(ctx context.Context, listen string) error {
 		return err
 	}
 	s.receiver = n
-	return n.Call(ctx, "receive", nil, nil)
+	return n.Call(ctx, "receive", s.sizes(), nil)
 }
 
 // close ends both nodes, whatever state they are in.
@@ -102,7 +161,7 @@ func (s *stage) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	var both errgroup.Group
-	for _, n := range []*peer{s.sender, s.receiver} {
+	for _, n := range append([]*peer{s.sender, s.receiver}, s.others...) {
 		if n != nil {
 			both.Go(func() error { return n.Close(ctx) })
 		}
@@ -110,11 +169,25 @@ func (s *stage) close() {
 	if err := both.Wait(); err != nil {
 		s.problems = append(s.problems, err.Error())
 	}
+	for _, p := range s.proxies {
+		p.close()
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
 }
 
 // send begins the row's stream.
 func (s *stage) send(ctx context.Context) error {
-	return s.sender.Call(ctx, "send", sendArgs{Peer: s.receiver.opened.Address, Count: s.o.Count, Pace: s.row.pace}, nil)
+	return s.sender.Call(ctx, "send", s.sending(0, s.o.Count, false), nil)
+}
+
+// sending asks for a part of the row.
+func (s *stage) sending(from, to int, hold bool) sendArgs {
+	return sendArgs{
+		Peer: s.receiver.opened.Address, Count: s.o.Count, Pace: s.fullPace(),
+		From: from, To: to, Hold: hold, Sizes: s.sizes(),
+	}
 }
 
 // pace changes the stream's pace, and asks for some more at once.
@@ -127,7 +200,7 @@ func (s *stage) pace(ctx context.Context, pace, burst int) error {
 func (s *stage) fitting() int {
 	sent, _ := s.ledger.counts()
 	pace := float64(s.o.Count-sent) / (float64(s.left+1) * s.cycle.Seconds())
-	return max(1, min(s.row.pace, int(pace)))
+	return max(1, min(s.fullPace(), int(pace)))
 }
 
 // trickle is the pace while a fault that is due has to wait for something.
@@ -168,7 +241,7 @@ func (s *stage) mid(ctx context.Context, part int, ready, fire func() error) err
 func (s *stage) awaitSent(ctx context.Context, n int) error {
 	over := false
 	err := s.ledger.await(ctx, fmt.Sprintf("%d to be sent", n), func(l *ledger) bool {
-		over = l.done
+		over = l.dones > 0
 		return len(l.sent) >= n || over
 	})
 	if over && err == nil {

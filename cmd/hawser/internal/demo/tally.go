@@ -18,7 +18,10 @@ type Tally struct {
 	// that nobody sent.
 	Damaged   int `json:"damaged"`
 	Strangers int `json:"strangers"`
-	Acked     int `json:"acknowledged"`
+	// Acked is those that ended well, and Taken those of them of which only the
+	// peer's transport has said so, as with protocols 0 and 1.
+	Acked int `json:"acknowledged"`
+	Taken int `json:"taken,omitempty"`
 	// Failed counts notifications that failed, by code; "" is the one that a
 	// failure must not have.
 	Failed map[string]int `json:"failed,omitempty"`
@@ -58,7 +61,8 @@ func (l *ledger) tally(count int) Tally {
 			t.Damaged++
 		}
 		key := stampKey{a.Life, a.Sender, a.Session, a.Seq}
-		if names[a.Name] || stamps[key] {
+		stamped := a.Session != 0 // protocol 0 has none
+		if names[a.Name] || stamped && stamps[key] {
 			t.Duplicates++
 			continue
 		}
@@ -92,6 +96,9 @@ func (l *ledger) tallyEnds(count int, t *Tally) {
 		case e.Index == count:
 		case e.Acked:
 			t.Acked++
+			if e.Taken {
+				t.Taken++
+			}
 			t.Slowest = max(t.Slowest, e.At-at[e.Index])
 		default:
 			t.Failed[e.Code]++

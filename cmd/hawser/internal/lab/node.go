@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,6 +25,15 @@ type Setup struct {
 	CrashBudget, MaxRestartBackoffMS int
 	// DeadlineMS is notification.deadline_ms; 0 leaves the default.
 	DeadlineMS int
+	// Plugins names the binaries of transports, where they have another than
+	// their own, and Settings is their config.
+	Plugins  map[string]string          `json:",omitempty"`
+	Settings map[string]json.RawMessage `json:",omitempty"`
+	// OutboxBytes, ReceiveFrames and ReceiveBytes are outbox.bytes,
+	// receive.frames and receive.bytes; 0 leaves the default.
+	OutboxBytes, ReceiveFrames, ReceiveBytes int
+	// MaxPayloadBytes is notification.max_payload_bytes; 0 leaves the default.
+	MaxPayloadBytes int
 }
 
 // Config is the engine's configuration for it.
@@ -31,14 +41,16 @@ func (s Setup) Config() engine.Config {
 	cfg := engine.Config{
 		Node:         engine.NodeConfig{Name: s.Name},
 		Control:      engine.ControlConfig{Listen: s.Listen},
-		Notification: engine.NotificationConfig{RPCFallback: new(false), DeadlineMS: s.DeadlineMS},
+		Notification: engine.NotificationConfig{RPCFallback: new(false), DeadlineMS: s.DeadlineMS, MaxPayloadBytes: s.MaxPayloadBytes},
+		Outbox:       engine.OutboxConfig{Bytes: s.OutboxBytes},
+		Receive:      engine.ReceiveConfig{Frames: s.ReceiveFrames, Bytes: s.ReceiveBytes},
 		Plugins: engine.PluginsConfig{
 			Dir: s.PluginsDir, Lock: s.Lock, CrashBudget: s.CrashBudget, MaxRestartBackoffMS: s.MaxRestartBackoffMS,
 		},
 		Transports: []engine.TransportConfig{},
 	}
 	for _, name := range s.Transports {
-		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name})
+		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name, Plugin: s.Plugins[name], Config: s.Settings[name]})
 	}
 	return cfg
 }
@@ -74,6 +86,7 @@ type Transport struct {
 	Restarts    uint64
 	Carrier     string
 	LastError   string
+	Listeners   map[string]string
 }
 
 // Node is an engine in a child. Its zero value is not open.
@@ -132,7 +145,7 @@ func (n *Node) transports(context.Context, struct{}) (any, error) {
 	}
 	list := []Transport{}
 	for _, t := range e.Transports() {
-		u := Transport{Name: t.Name, State: t.State, PID: t.PID, Instance: t.Instance, Restarts: t.Restarts, Carrier: t.Carrier}
+		u := Transport{Name: t.Name, State: t.State, PID: t.PID, Instance: t.Instance, Restarts: t.Restarts, Carrier: t.Carrier, Listeners: t.Listeners}
 		if t.LastError != nil {
 			u.LastError = t.LastError.Error()
 		}

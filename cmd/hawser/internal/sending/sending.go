@@ -31,6 +31,7 @@ type Options struct {
 
 // Summary is how it went.
 type Summary struct {
+	Peer        string         `json:"peer"`
 	Asked       int            `json:"asked"`
 	Sent        int            `json:"sent"`
 	Acked       int            `json:"acknowledged"`
@@ -83,13 +84,13 @@ type run struct {
 	hist *hdrhistogram.Histogram
 }
 
-// Run sends and waits. An error means that the first notification was refused
-// and nothing was sent; later refusals count as failures. When ctx ends no
+// Run sends and waits. An error means that the first notification was one that
+// can never be sent; other refusals count as failures. When ctx ends no
 // more is sent.
 func Run(ctx context.Context, e *engine.Engine, o Options) (Summary, error) {
 	r := &run{
 		o: o, e: e, began: time.Now(), slots: make(chan struct{}, window),
-		sum: Summary{Asked: o.Count, By: map[string]int{}}, hist: hdrhistogram.New(1, longest, 3),
+		sum: Summary{Peer: o.Peer, Asked: o.Count, By: map[string]int{}}, hist: hdrhistogram.New(1, longest, 3),
 	}
 	// The waiters end with this, at the latest.
 	waits, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -122,7 +123,7 @@ func (r *run) send(ctx, waits context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err := r.one(ctx, waits); err != nil && i == 0 {
+		if err := r.one(ctx, waits); i == 0 && (errors.Is(err, engine.InvalidArgument) || errors.Is(err, engine.TooLarge)) {
 			return err
 		}
 	}

@@ -26,13 +26,21 @@ const (
 
 type Packet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Frames, one after the other, each a varint length and as many bytes. One
-	// field and not a repeated one, so that what a packet of a given size can
-	// make its receiver allocate is bounded.
+	// Frames of at most 64 KiB, one after the other, each a varint length and as
+	// many bytes. One field and not a repeated one, so that what a packet of a
+	// given size can make its receiver allocate is bounded.
 	Frames []byte `protobuf:"bytes,1,opt,name=frames,proto3" json:"frames,omitempty"`
 	// How many of the other side's frames have been taken since the stream
 	// began, or 0: the same as last said.
-	Taken         uint64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
+	Taken uint64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
+	// A larger frame travels as chunks in as many packets, with other frames
+	// between them; one at a time in each direction. The packet with its first
+	// chunk says its length here.
+	Large uint64 `protobuf:"varint,3,opt,name=large,proto3" json:"large,omitempty"`
+	// The next chunk, never empty: what follows in the large frame. The frame is
+	// complete, and counts as one behind the packet's frames, with the chunk
+	// that makes up its length.
+	Chunk         []byte `protobuf:"bytes,4,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -79,6 +87,20 @@ func (x *Packet) GetTaken() uint64 {
 		return x.Taken
 	}
 	return 0
+}
+
+func (x *Packet) GetLarge() uint64 {
+	if x != nil {
+		return x.Large
+	}
+	return 0
+}
+
+func (x *Packet) GetChunk() []byte {
+	if x != nil {
+		return x.Chunk
+	}
+	return nil
 }
 
 type ProbeRequest struct {
@@ -157,10 +179,12 @@ var File_plugins_rpcfallback_rpctransport_pb_fallback_proto protoreflect.FileDes
 
 const file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDesc = "" +
 	"\n" +
-	"2plugins/rpcfallback/rpctransport/pb/fallback.proto\x12\x15hawser.rpcfallback.v1\"6\n" +
+	"2plugins/rpcfallback/rpctransport/pb/fallback.proto\x12\x15hawser.rpcfallback.v1\"b\n" +
 	"\x06Packet\x12\x16\n" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12\x14\n" +
-	"\x05taken\x18\x02 \x01(\x04R\x05taken\"\x0e\n" +
+	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x14\n" +
+	"\x05large\x18\x03 \x01(\x04R\x05large\x12\x14\n" +
+	"\x05chunk\x18\x04 \x01(\fR\x05chunk\"\x0e\n" +
 	"\fProbeRequest\"\x0f\n" +
 	"\rProbeResponse2\xa9\x01\n" +
 	"\bFallback\x12I\n" +

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// ended waits for a started program, which must end soon.
+func ended(t *testing.T, c interface {
+	Wait() error
+}, within time.Duration) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(within):
+		t.Errorf("still there after %v", within)
+	}
+}
+
+// TestInterruptedInput: one signal ends a command that waits for input.
+func TestInterruptedInput(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"send", "127.0.0.1:1", "-"}, {"send", "127.0.0.1:1", "--file", fifo}, {"send", "127.0.0.1:1", "--config", fifo},
+		{"recv", "--config", fifo}, {"node", "--config", fifo}, {"config", "check", fifo}, {"config", "show", fifo},
+		{"plugin", "list", "--config", fifo},
+	} {
+		for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			c := hawser(t, args...)
+			in, err := c.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(150 * time.Millisecond)
+			_ = c.Process.Signal(s)
+			ended(t, c, 2*time.Second)
+			_ = in.Close()
+			if code := c.ProcessState.ExitCode(); code != 130 {
+				t.Errorf("%v, %v: exit code %d", args, s, code)
+			}
+		}
+	}
+	until(t, "all processes to be gone", func() bool { return processes(t) == 0 })
+}
+
+// TestInterruptedUnread: nobody reads what recv prints.
+func TestInterruptedUnread(t *testing.T) {
+	n := start(t, "recv")
+	if _, errs, code := output(t, hawser(t, "send", n.address, "--size", "20000", "--count", "20", "--wait", "5s")); code != 0 {
+		t.Fatalf("exit code %d: %s", code, errs)
+	}
+	time.Sleep(100 * time.Millisecond)
+	began := time.Now()
+	_ = n.Process.Signal(syscall.SIGINT)
+	ended(t, n.Cmd, 10*time.Second)
+	if code, took := n.ProcessState.ExitCode(), time.Since(began); code != 130 || took > 1500*time.Millisecond {
+		t.Errorf("exit code %d after %v", code, took)
+	}
+	until(t, "all processes to be gone", func() bool { return processes(t) == 0 })
+}
+
+// TestFullOutput: what cannot be written is said, and is exit code 3.
+func TestFullOutput(t *testing.T) {
+	dir := t.TempDir()
+	cfg := filepath.Join(dir, "c.yaml")
+	if err := os.WriteFile(cfg, []byte("node: {name: x}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	peer := start(t, "recv")
+	for _, args := range [][]string{
+		{"send", peer.address}, {"send", peer.address, "-o", "json"}, {"config", "check", cfg}, {"config", "check", cfg, "-o", "json"},
+		{"plugin", "list"}, {"plugin", "verify"}, {"demo", "--list"}, {"demo", "--row", "1"},
+		{"demo", "--row", "1", "-o", "json"}, {"node", "--print"}, {"node", "-o", "json"}, {"recv", "-o", "json"}, {"--help"},
+		{"send", "--help"}, {"version"}, {"config", "schema"}, {"config", "show", cfg},
+	} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		c := hawser(t, args...)
+		var errs strings.Builder
+		c.Stdout, c.Stderr = full, &errs
+		began := time.Now()
+		err = c.Run()
+		_ = full.Close()
+		if code := c.ProcessState.ExitCode(); code != 3 || !strings.Contains(errs.String(), "standard output cannot be written") || time.Since(began) > 10*time.Second {
+			t.Errorf("%v: exit code %d, %v after %v: %s", args, code, err, time.Since(began), errs.String())
+		}
+	}
+}
+
+// TestDemoLeavesNoDirectory: neither its nodes' nor those of nodes it killed.
+func TestDemoLeavesNoDirectory(t *testing.T) {
+	left := func() []string {
+		dirs, err := filepath.Glob(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "hawser-run-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dirs
+	}
+	for _, after := range []time.Duration{50, 150, 300, 600, 1200} {
+		for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+			c := hawser(t, "demo", "--row", "1")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(after * time.Millisecond)
+			if err := c.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
+			ended(t, c, 10*time.Second)
+			if dirs := left(); len(dirs) > 0 {
+				t.Errorf("after %v, %v: left %v", after*time.Millisecond, s, dirs)
+			}
+		}
+	}
+}
