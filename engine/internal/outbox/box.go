@@ -395,7 +395,7 @@ func (b *Box) resolve(seq uint64, now time.Time, resolved []*Entry) []*Entry {
 // about what is under way beyond it.
 func (b *Box) setRoom(seq, bytes uint64) {
 	b.roomSeq, b.roomBytes = seq, bytes
-	if b.HasRoom() {
+	if b.low <= seq {
 		return
 	}
 	b.ResendAll()
