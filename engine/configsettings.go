@@ -41,6 +41,7 @@ func (l LoadedConfig) CheckPlugins(ctx context.Context) (faults ConfigErrors, wa
 			faults = append(faults, l.placed(fmt.Sprintf("%s[%d]", transportsKey, i), f))
 		}
 	}
+	faults.sort()
 	return faults, warnings, nil
 }
 

@@ -16,7 +16,9 @@ import (
 
 // Row is a scenario.
 type Row struct {
-	// Name is short, for --row; Scenario says what happens.
+	// Number is its place in the table, from 1; it and Name, which is short, are
+	// for --row. Scenario says what happens.
+	Number   int    `json:"number"`
 	Name     string `json:"name"`
 	Scenario string `json:"scenario"`
 
@@ -48,7 +50,7 @@ type Row struct {
 
 // Rows is the table.
 func Rows() []Row {
-	return []Row{
+	rows := []Row{
 		{Name: "no fault", Scenario: "no fault"},
 		{
 			Name: "transport disabled", Scenario: "sender's first transport disabled mid-stream",
@@ -112,6 +114,10 @@ func Rows() []Row {
 			faults: dropSome, judge: judgeMillion,
 		},
 	}
+	for i := range rows {
+		rows[i].Number = i + 1
+	}
+	return rows
 }
 
 const (
