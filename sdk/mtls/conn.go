@@ -79,19 +79,6 @@ func Handshake(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// PeerNames returns the names that the peer's certificate bears, after the
-// handshake; nil without TLS.
-func PeerNames(conn net.Conn) []string {
-	c, ok := conn.(*Conn)
-	if !ok {
-		return nil
-	}
-	if list := c.ConnectionState().PeerCertificates; len(list) > 0 {
-		return names(list[0])
-	}
-	return nil
-}
-
 // Under returns the connection that carries conn.
 func Under(conn net.Conn) net.Conn {
 	switch c := conn.(type) {

@@ -139,7 +139,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	}
 	var e *endpoint
 	if verdict == bootstrap.Welcome && j.Kind == bootstrap.Frames {
-		e, verdict = d.t.pending.Claim(j)
+		e, verdict = d.t.pending.Claim(j, mtls.Identity(conn))
 	}
 	if verdict == bootstrap.WrongInstance {
 		d.courtesy.Ask()
