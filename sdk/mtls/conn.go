@@ -207,13 +207,30 @@ func (p *plain) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Listener returns l with its connections under TLS; without keys it is l
-// itself. told is given each connection after its handshake, and the reason if
-// the peer was refused.
-func Listener(l net.Listener, r *Keyring, protocol string, told func(conn net.Conn, err error)) net.Listener {
-	if r == nil {
-		return l
+// bare is the accepting side without keys.
+type bare struct {
+	net.Conn
+	told func(error)
+	seen bool
+}
+
+func (b *bare) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if n > 0 && !b.seen {
+		b.seen = true
+		if p[0] == recordHandshake {
+			err := sdk.Errorf(sdk.Refused, "the peer uses TLS, which is not configured here: configure security.ca, security.cert and security.key here too")
+			b.told(err)
+			return 0, err
+		}
 	}
+	return n, err
+}
+
+// Listener returns l with its connections under TLS, or, without keys, as they
+// are. told is given each connection after its handshake, if there is one, and
+// the reason if the peer was refused.
+func Listener(l net.Listener, r *Keyring, protocol string, told func(conn net.Conn, err error)) net.Listener {
 	return &listener{Listener: l, keys: r, protocol: protocol, told: told}
 }
 
@@ -232,10 +249,15 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	var c net.Conn
-	c = Server(conn, l.keys, l.protocol, func(err error) {
+	tell := func(err error) {
 		if l.told != nil {
 			l.told(c, err)
 		}
-	})
+	}
+	if l.keys == nil {
+		c = &bare{Conn: conn, told: tell}
+	} else {
+		c = Server(conn, l.keys, l.protocol, tell)
+	}
 	return c, nil
 }
