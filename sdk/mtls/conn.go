@@ -156,8 +156,6 @@ func (c *Conn) explain(err error) error {
 	switch {
 	case sdk.CodeOf(err) != 0:
 		return err
-	case errors.As(err, &header) && c.server:
-		return sdk.Errorf(sdk.Refused, "the peer does not use TLS, as security demands here")
 	case errors.As(err, &header):
 		return sdk.Errorf(sdk.Refused, "the peer does not use TLS, as security demands here: configure security.ca, security.cert and security.key there too")
 	case errors.As(err, &remote) && remote.Op == "remote error" && c.server:

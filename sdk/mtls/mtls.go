@@ -175,9 +175,9 @@ func (s *set) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.T
 	leaf := chain[0]
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Errorf("%s expired at %s", title(leaf), leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s expired at %s: renew it, or set the clock", title(leaf), leaf.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("%s is valid from %s only", title(leaf), leaf.NotBefore.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s is valid from %s only: wait, or set the clock", title(leaf), leaf.NotBefore.UTC().Format(time.RFC3339))
 	}
 	o := x509.VerifyOptions{Roots: s.roots, Intermediates: x509.NewCertPool(), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use}}
 	for _, c := range chain[1:] {
@@ -190,7 +190,8 @@ func (s *set) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.T
 	case err == nil:
 		return nil
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%s is not signed by the configured CA", title(leaf))
+		return fmt.Errorf("%s is not signed by the configured CA, but by %.64q: security.ca must hold the same authority on both sides, "+
+			"and security.cert the intermediates, if any, behind the certificate", title(leaf), leaf.Issuer.CommonName)
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
 		return fmt.Errorf("%s is not for both serverAuth and clientAuth, and every node is both", title(leaf))
 	}
@@ -214,7 +215,7 @@ func (r *Keyring) admit(use x509.ExtKeyUsage) func(tls.ConnectionState) error {
 		if slices.ContainsFunc(names(leaf), func(n string) bool { return s.allow[folded(n)] }) {
 			return nil
 		}
-		return sdk.Errorf(sdk.Refused, "the peer's certificate: %s bears no name that security.allow lists", title(leaf))
+		return sdk.Errorf(sdk.Refused, "the peer's certificate: %s bears no name that security.allow lists: add one there, or leave the peer out", title(leaf))
 	}
 }
 

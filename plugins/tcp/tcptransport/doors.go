@@ -127,7 +127,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		return false
 	}
 	if d.t.keys == nil && mtls.LooksLikeTLS(b[:]) {
-		d.turnAway(conn, "uses TLS, which is not configured here")
+		d.turnAway(conn, "uses TLS, which is not configured here: configure security.ca, security.cert and security.key here too")
 		_, _ = conn.Write(bootstrap.NotHawser.Marshal()) // no TLS either, and the peer sees it
 		mtls.Linger(conn)
 		return false
