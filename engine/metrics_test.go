@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/hawser-transport/hawser/engine/internal/frame"
+	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -235,6 +236,12 @@ func TestMetricsMove(t *testing.T) {
 		{"a peer that tells no more", "", func(t *testing.T, w *world, a, b *Engine) {
 			a.stats.ended(HandedOver, 0, nil) // of protocols 0 and 1
 		}, []string{"hawser_notifications_handed_over_total"}},
+		{"an impostor", "b:1", func(t *testing.T, w *world, a, b *Engine) {
+			w.network.Identify("m:1", `"mallory"`)
+			m := w.network.Carrier("m:1")
+			defer m.Close(context.Background()) //nolint:errcheck // the test's own
+			_ = m.Dial("b:1").Goodbye(context.Background(), control.GoodbyeRequest{From: a.incarnation})
+		}, []string{"hawser_impostors_total"}},
 		{"rubbish", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			rubbish(t, b)
 		}, []string{
