@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
