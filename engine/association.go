@@ -27,9 +27,11 @@ type association struct {
 	client  *caller
 
 	// node is nil before hello and constant after; since, when the peer's
-	// engine started, is written before node.
-	node  atomic.Pointer[Node]
-	since time.Time
+	// engine started, and identity, whose certificate it bears, are written
+	// before node.
+	node     atomic.Pointer[Node]
+	since    time.Time
+	identity string
 
 	// proto is the protocol of both ways, constant once hello has settled it.
 	proto atomic.Int32
@@ -108,10 +110,12 @@ func newAssociation(e *Engine, address string) *association {
 	return a
 }
 
-// bindLocked gives the association its incarnation.
-func (a *association) bindLocked(n control.Node) {
-	a.since = n.Started
-	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+// bindLocked gives the association its incarnation, which is that of one
+// certificate.
+func (a *association) bindLocked(n control.Node, identity string) {
+	a.since, a.identity = n.Started, identity
+	a.client.Bind(identity)
+	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation, Identity: identity})
 	if n.Incarnation != a.e.incarnation {
 		a.e.hub.tell(Event{Kind: PeerUp, Address: a.address, Peer: a.node.Load()})
 	}
@@ -331,6 +335,8 @@ func (a *association) lateLocked(x *outbox.Entry, held, full bool) error {
 	left := x.MayHaveLeft()
 	text := "not acknowledged within its deadline"
 	switch {
+	case a.box.Session() == 0 && !left && refused(a.hello.err):
+		text = "its deadline was over and the peer still refused hello"
 	case a.box.Session() == 0 && !left:
 		text = "its deadline was over before hello was answered"
 	case full && !left:

@@ -27,7 +27,7 @@ func (a *association) connectLocked(p *path, now time.Time) {
 
 func (a *association) targetLocked(p *path) sdk.Target {
 	return sdk.Target{
-		Local: a.e.incarnation, Peer: a.node.Load().Incarnation, PeerName: a.peer(),
+		Local: a.e.incarnation, Peer: a.node.Load().Incarnation, PeerName: a.peer(), PeerIdentity: a.identity,
 		Path: p.name, Remote: p.attrs, Generation: p.generation,
 	}
 }
@@ -99,11 +99,10 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 
 // notConnected deals with a failed attempt according to who failed.
 func (a *association) notConnected(p *path, ep *endpoint, err error) {
-	switch {
-	case control.Gone(err):
-		a.die(goneError(a.address, err))
+	if a.lost(err) {
 		return
-	case errors.Is(err, sdk.PeerRestarted):
+	}
+	if errors.Is(err, sdk.PeerRestarted) {
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
 		return
 	}

@@ -140,7 +140,7 @@ var configKeys = []configKey{
 		field: func(c *Config) any { return &c.Security.Cert }},
 	{path: "security.key", doc: "PEM file of the certificate's key, which others must not be able to read.",
 		field: func(c *Config) any { return &c.Security.Key }},
-	{path: "security.allow", doc: "Names of the peers that are admitted: DNS names or common names of their certificates. Default: all that the authority has signed.",
+	{path: "security.allow", doc: "Names of the peers that are admitted: DNS names, addresses, URIs or common names of their certificates. Default: all that the authority has signed.",
 		field: func(c *Config) any { return &c.Security.Allow }},
 	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS: whoever reaches them can read, forge and disturb everything.",
 		field: func(c *Config) any { return &c.Security.Insecure }, def: false},

@@ -3,6 +3,7 @@ package engine
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
@@ -100,17 +101,41 @@ func (a *association) helloOnce() bool {
 		err = sdk.Errorf(sdk.Refused, "hello: the answer names no incarnation or session")
 	}
 	if err != nil {
-		a.mu.Lock()
-		a.hello.err = err
-		a.mu.Unlock()
-		a.e.log.Debug("hello failed", "peer", a.peer(), "error", err)
-		if control.Gone(err) && a.node.Load() != nil {
-			a.die(goneError(a.address, err))
-			return true
-		}
-		return false
+		a.helloFailed(err)
+		return a.node.Load() != nil && a.lost(err)
 	}
 	return a.greeted(req.Session, reply)
+}
+
+// helloFailed notes why. A refusal is not told by anything else, so it is said
+// once each.
+func (a *association) helloFailed(err error) {
+	a.mu.Lock()
+	before := a.hello.err
+	a.hello.err = err
+	a.mu.Unlock()
+	if refused(err) && (before == nil || before.Error() != err.Error()) {
+		a.e.log.Warn("hello refused: what is sent to this peer waits for another answer until its deadline", "peer", a.peer(), "error", err)
+		return
+	}
+	a.e.log.Debug("hello failed", "peer", a.peer(), "error", err)
+}
+
+// refused reports whether a failed hello was answered all the same.
+func refused(err error) bool { return control.Answered(err) || errors.Is(err, sdk.Refused) }
+
+// lost ends the association if a call's error says that its peer is not there
+// any more.
+func (a *association) lost(err error) bool {
+	switch {
+	case control.Gone(err):
+		a.die(goneError(a.address, err))
+	case errors.Is(err, control.ErrAnother):
+		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is another one: %w", a.address, err))
+	default:
+		return false
+	}
+	return true
 }
 
 // greeted takes in the answer to hello. The association may turn out to belong
@@ -121,7 +146,11 @@ func (a *association) helloOnce() bool {
 // association that ended: its numbers would be taken for copies, and acked as
 // such. It is named as replaced and hello is said again.
 func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
-	owner, stale := a.e.bind(a, reply.Node)
+	owner, stale, err := a.e.bind(a, reply.Node, reply.Identity)
+	if err != nil {
+		a.helloFailed(a.e.impostor(err))
+		return false
+	}
 	if stale {
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
 		return true

@@ -220,9 +220,7 @@ func (a *association) tellLocked() {
 func (a *association) tell() {
 	for wait := helloMin; ; wait = min(2*wait, reconnectMax) {
 		version, err := a.tellOnce()
-		if control.Gone(err) {
-			a.die(goneError(a.address, err))
-		}
+		a.lost(err)
 		a.mu.Lock()
 		_, latest := a.e.published()
 		done := err == nil && version == latest || errors.Is(err, sdk.SessionUnknown) // then hello will say it

@@ -44,6 +44,11 @@ type Target struct {
 	Local, Peer Incarnation
 	// PeerName is for logs.
 	PeerName string
+	// PeerIdentity is whose certificate the engines' own connection bore: a
+	// transport with keys gives the endpoint no connection on which
+	// mtls.Identity is another, so that whoever learns a token cannot use
+	// it. Empty admits every peer that the keys do.
+	PeerIdentity string
 	// Path is one of those that Paths returned.
 	Path string
 	// Remote is what the peer's transport publishes.

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -25,6 +26,7 @@ type Network struct {
 		frozen  map[string]bool
 		refused map[string]bool
 		delay   map[link]time.Duration
+		names   map[string]string // address to identity
 		faults  Faults
 		// changed is closed and replaced whenever a fault is set or cleared,
 		// so that held messages look again.
@@ -52,6 +54,7 @@ func NewNetwork() *Network {
 	n.mu.frozen = map[string]bool{}
 	n.mu.refused = map[string]bool{}
 	n.mu.delay = map[link]time.Duration{}
+	n.mu.names = map[string]string{}
 	n.mu.changed = make(chan struct{})
 	return n
 }
@@ -119,6 +122,17 @@ func (n *Network) Refuse(address string, on bool) {
 // Delay makes everything from one address to another take so long.
 func (n *Network) Delay(from, to string, d time.Duration) {
 	n.set(func() { n.mu.delay[link{from, to}] = d })
+}
+
+// Identify gives the engine at an address a certificate, as far as others see.
+func (n *Network) Identify(address, identity string) {
+	n.set(func() { n.mu.names[address] = identity })
+}
+
+func (n *Network) identity(address string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.names[address]
 }
 
 // Faults returns what has fired so far.
@@ -294,7 +308,11 @@ type memoryClient struct {
 	address string
 	ctx     context.Context
 	cancel  context.CancelFunc
+	bound   atomic.Value // string; see Bind
 }
+
+// Bind implements [Client].
+func (c *memoryClient) Bind(identity string) { c.bound.Store(identity) }
 
 // Hello implements [Handler], as the other calls do.
 func (c *memoryClient) Hello(ctx context.Context, q HelloRequest) (HelloReply, error) {
@@ -362,6 +380,7 @@ func callMemory[Q request[Q], R reply[Q, R]](ctx context.Context, c *memoryClien
 		done <- outcome{err: err}
 	default:
 		serveCtx, stop := serverContext(ctx, server.server)
+		serveCtx = withCaller(serveCtx, network.identity(here))
 		go func() {
 			defer server.leave()
 			defer stop()
@@ -389,7 +408,16 @@ func callMemory[Q request[Q], R reply[Q, R]](ctx context.Context, c *memoryClien
 	if !network.pass(ctx, link{there, here}, c.ctx.Done()) {
 		return zero, c.ended(ctx, m.name)
 	}
-	return received(m, there, q, out.reply, out.err)
+	by := network.identity(there)
+	to, _ := c.bound.Load().(string)
+	if err := bound(to, by, m.name, there); err != nil {
+		return zero, err
+	}
+	r, err := received(m, there, q, out.reply, out.err)
+	if err == nil {
+		witness(&r, by)
+	}
+	return r, err
 }
 
 func (c *memoryClient) ended(ctx context.Context, method string) error {

@@ -125,7 +125,7 @@ func (b *Base[E]) Answer(target sdk.Target, raw []byte, make func() E) (sdk.Endp
 		return nil, nil, err
 	}
 	e := make()
-	if err := b.Pending.Add(answer.Token, offer, e); err != nil {
+	if err := b.Pending.Add(answer.Token, offer, target, e); err != nil {
 		return nil, nil, err
 	}
 	patience := Milliseconds(b.common.AcceptWaitMS)

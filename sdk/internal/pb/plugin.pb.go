@@ -939,6 +939,7 @@ type Target struct {
 	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	Remote        map[string]string      `protobuf:"bytes,5,rep,name=remote,proto3" json:"remote,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	PeerIdentity  string                 `protobuf:"bytes,7,opt,name=peer_identity,json=peerIdentity,proto3" json:"peer_identity,omitempty"` // whose certificate the peer's connection must bear
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1013,6 +1014,13 @@ func (x *Target) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *Target) GetPeerIdentity() string {
+	if x != nil {
+		return x.PeerIdentity
+	}
+	return ""
 }
 
 type ConnectRequest struct {
@@ -1888,7 +1896,7 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
 	"\rPathsResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xfc\x01\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xa1\x02\n" +
 	"\x06Target\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\fR\x05local\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\fR\x04peer\x12\x1b\n" +
@@ -1897,7 +1905,8 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x06remote\x18\x05 \x03(\v2$.hawser.plugin.v1.Target.RemoteEntryR\x06remote\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x06 \x01(\x04R\n" +
-	"generation\x1a9\n" +
+	"generation\x12#\n" +
+	"\rpeer_identity\x18\a \x01(\tR\fpeerIdentity\x1a9\n" +
 	"\vRemoteEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\x02\n" +
