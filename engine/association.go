@@ -252,6 +252,7 @@ func (a *association) endpointsLocked() []*endpoint {
 
 // tick is the timer: deadlines, overdue acks, requests for room, reconnects.
 func (a *association) tick() {
+	a.e.freeze.Awake()
 	a.mu.Lock()
 	now := time.Now()
 	retired := a.reapLocked(now)

@@ -87,7 +87,7 @@ func (e *Engine) bind(a *association, n control.Node) (owner *association, stale
 	d.byIncarnation[n.Incarnation] = a
 	a.bindLocked(n)
 	if n.Incarnation == e.incarnation {
-		a.openSessionLocked(randomNonzero(), time.Now())
+		a.openSessionLocked(e.randomNonzero(), time.Now())
 		a.selfLane = a.box.NewLane(nil)
 	}
 	return a, false

@@ -51,6 +51,9 @@ type Stats struct {
 	// Marks counts peers that fell silent, Probes the prober's calls, and
 	// Pauses paths that were paused.
 	Marks, Probes, Pauses uint64
+	// Freezes is how often this process did not run for half a second or more,
+	// Voided how many verdicts about others were given up for that.
+	Freezes, Voided uint64
 	// AcksSent is acknowledgements given to transports, CreditRequests
 	// requests for room.
 	AcksSent, CreditRequests uint64
@@ -70,6 +73,7 @@ type Stats struct {
 func (e *Engine) Stats() Stats {
 	c := &e.stats
 	queued, queuedBytes := e.queue.Len()
+	froze := e.freeze.Counts()
 	return Stats{
 		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(), Taken: c.Taken.Load(),
 		NotPosted: c.NotPosted.Load(), HandedOver: c.HandedOver.Load(), Timeouts: c.Timeouts.Load(),
@@ -79,6 +83,7 @@ func (e *Engine) Stats() Stats {
 		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
 		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(),
+		Freezes: froze.Freezes, Voided: froze.Voided,
 		AcksSent: c.AcksSent.Load(), CreditRequests: c.CreditRequests.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 		QueuedBytes: queuedBytes, OutboxBytes: int(e.outbox.used.Load()), Failed: c.failures(),
 		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),

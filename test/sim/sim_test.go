@@ -72,7 +72,8 @@ var effects = []string{
 	"forged session", "forged epoch", "forged floor", "forged floor of a request", "ack of numbers never sent",
 	"ack of ranges never sent", "ack of another session", "close of another session", "malformed", "truncated",
 	"resent", "duplicates", "no room", "wrong life", "unknown session", "foreign acks", "out of range", "handed over",
-	"acknowledged", "not sent", "delivery unknown", "too late",
+	"short freeze", "long freeze", "freeze past the ack timeout", "freeze past a mark's expiry", "freeze past a session's expiry",
+	"freezes noticed", "verdicts voided", "marks", "pauses", "forged number", "two names", "acknowledged", "not sent", "delivery unknown", "too late",
 }
 
 func number(t *testing.T, name string, otherwise uint64) uint64 {
@@ -96,6 +97,13 @@ func (w *world) run() {
 		n.open()
 	}
 	w.with(func() { w.faulty = true })
+	if w.p.calm { // long enough for a call to be under way when its caller stops
+		for _, n := range w.nodes {
+			for _, m := range w.nodes {
+				w.net.Delay(n.address, m.address, 150*time.Millisecond)
+			}
+		}
+	}
 	for _, n := range w.nodes {
 		for _, name := range transportNames {
 			for _, t := range w.instances(n, name) {
@@ -139,6 +147,9 @@ func (w *world) watch(stop <-chan struct{}) {
 				continue
 			}
 			s := l.e.Stats()
+			if s.QueuedBytes >= w.p.queueBytes+2*maxPayload {
+				w.broken("", "%s: %d bytes are queued of %d", l, s.QueuedBytes, w.p.queueBytes)
+			}
 			w.mu.Lock()
 			others := 0
 			for _, m := range w.nodes {
@@ -218,6 +229,22 @@ func (w *world) shut() {
 	for _, f := range w.fabrics {
 		w.fired["held"] += int(f.Counters().Held)
 	}
+	for _, l := range w.lives() {
+		s := l.e.Stats()
+		w.fired["freezes noticed"] += int(s.Freezes)
+		w.fired["verdicts voided"] += int(s.Voided)
+		w.fired["marks"] += int(s.Marks)
+		w.fired["pauses"] += int(s.Pauses)
+		taken := 0
+		for _, q := range w.sends {
+			if q.from == l && q.d != nil {
+				taken++
+			}
+		}
+		if s.Pending != 0 || int(s.Acked+s.Taken+s.Failed) != taken {
+			w.broken("", "%s: took %d, of which %d acknowledged, %d handed over, %d failed and %d pending", l, taken, s.Acked, s.Taken, s.Failed, s.Pending)
+		}
+	}
 	for _, n := range w.nodes {
 		l := n.living()
 		s := l.e.Stats()
@@ -280,6 +307,9 @@ func (w *world) check() {
 	for name := range arrived {
 		w.broken(name, "received, and never sent")
 	}
+	if w.p.calm {
+		w.checkVerdicts()
+	}
 }
 
 func (w *world) checkEnd(s *sent, as []*arrival) {
@@ -287,7 +317,7 @@ func (w *world) checkEnd(s *sent, as []*arrival) {
 		w.broken(s.name, "ended %d times", s.ends)
 		return
 	}
-	if late := s.ended.Sub(s.deadline); late > slack {
+	if late := s.ended.Sub(s.from.due(s.deadline)); late > slack {
 		w.broken(s.name, "ended %v after its deadline", late)
 	}
 	r, err := s.d.Report(), s.d.Err()
