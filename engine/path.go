@@ -297,8 +297,11 @@ func (ep *endpoint) idleLocked(now time.Time) bool {
 
 // reapLocked returns the replaced endpoints that can be ended now.
 func (a *association) reapLocked(now time.Time) []*endpoint {
+	if a.retiring == 0 {
+		return nil
+	}
 	var done []*endpoint
-	for _, p := range a.paths {
+	for _, p := range a.pathsLocked() {
 		for _, ep := range p.retiring {
 			if ep.idleLocked(now) || now.Sub(ep.retired) >= retireFor {
 				done = append(done, ep)
@@ -315,7 +318,7 @@ func (a *association) retire(inst *pluginhost.Instance) int {
 	busy := 0
 	var idle []*endpoint
 	now := time.Now()
-	for _, p := range a.paths {
+	for _, p := range a.pathsLocked() {
 		for _, ep := range p.retiring {
 			if ep.inst != inst {
 				continue

@@ -40,8 +40,8 @@ var faults = []kind{
 		name, path := w.way(r)
 		by := time.Duration(r.Int64N(int64(800 * time.Millisecond)))
 		w.add("", "fault: %s>%s takes %v over %s/%s for %v", a.address, b.address, by, name, path, d)
-		w.fabrics[name].Delay(a.address, b.address, path, by)
-		w.later(d, func() { w.fabrics[name].Delay(a.address, b.address, path, 0) })
+		w.fabrics[name].Delay(a.address, b.address, path, by|1)
+		w.later(d, w.latencies)
 		return true
 	}},
 	{"endpoint death", func(w *world, r *rand.Rand, _ time.Duration) bool {
@@ -140,8 +140,8 @@ var faults = []kind{
 		a, b := w.pair(r)
 		by := time.Duration(r.Int64N(int64(3 * time.Second)))
 		w.add("", "fault: control %s>%s takes %v for %v", a.address, b.address, by, d)
-		w.net.Delay(a.address, b.address, by)
-		w.later(d, func() { w.net.Delay(a.address, b.address, 0) })
+		w.net.Delay(a.address, b.address, by|1)
+		w.later(d, w.latencies)
 		return true
 	}},
 	{"restart", func(w *world, r *rand.Rand, d time.Duration) bool {
@@ -231,7 +231,7 @@ var faults = []kind{
 			what, f := p.forge(r)
 			w.add("", "fault: %s gets a %s over %s", p.t.l, what, p.t.name)
 			w.count(what)
-			p.inject(f)
+			time.AfterFunc(instant, func() { p.inject(f) }) // its process may be stopped
 			done = true
 		}
 		return done
@@ -355,17 +355,16 @@ func (w *world) heal() {
 	w.with(func() { w.faulty = false })
 	for _, f := range w.fabrics {
 		f.HealBoth("", "", "")
-		f.Delay("", "", "", 0)
 		f.Thaw("")
 	}
 	for _, l := range w.lives() {
 		w.thaw(l)
 	}
+	w.latencies()
 	for _, n := range w.nodes {
 		w.net.Refuse(n.address, false)
 		for _, m := range w.nodes {
 			w.net.Silence(n.address, m.address, false)
-			w.net.Delay(n.address, m.address, 0)
 		}
 		w.with(func() { n.absent, n.slow, n.idle = false, 0, false })
 		for n.living() == nil {

@@ -66,7 +66,7 @@ func (w *world) freezeTime(r *rand.Rand) time.Duration {
 	second := float64(time.Second)
 	middle := []float64{
 		0.3 * second, 0.6 * second, 1.2 * float64(w.p.ackTimeout) * float64(time.Millisecond), 3 * second,
-		float64(w.p.maxAge), 2 * float64(w.p.longest),
+		float64(min(w.p.maxAge, 20*time.Second)), 2 * float64(w.p.longest),
 	}
 	if w.p.last < 20*time.Second {
 		middle = middle[:4]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -35,6 +36,11 @@ func TestSimulation(t *testing.T) {
 					w.run()
 					if text := w.report(); text != "" {
 						t.Errorf("seed %d: %s\nreplay with `make sim SEED=%d`; profile %+v", seed, text, seed, w.p)
+					}
+					if f := os.Getenv("SIM_TRACE"); f != "" {
+						if err := os.WriteFile(f, []byte(strings.Join(w.all(), "\n")), 0o600); err != nil {
+							t.Error(err)
+						}
 					}
 					mu.Lock()
 					defer mu.Unlock()
@@ -93,17 +99,12 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 const settle = 15 * time.Second
 
 func (w *world) run() {
+	w.latencies()
 	for _, n := range w.nodes {
 		n.open()
+		time.Sleep(instant)
 	}
 	w.with(func() { w.faulty = true })
-	if w.p.calm { // long enough for a call to be under way when its caller stops
-		for _, n := range w.nodes {
-			for _, m := range w.nodes {
-				w.net.Delay(n.address, m.address, 150*time.Millisecond)
-			}
-		}
-	}
 	for _, n := range w.nodes {
 		for _, name := range transportNames {
 			for _, t := range w.instances(n, name) {
@@ -177,6 +178,7 @@ func (w *world) probe() {
 					continue
 				}
 				for _, peer := range []string{fmt.Sprintf("n%d", m.i), fmt.Sprintf("m%d", m.i)} {
+					time.Sleep(instant)
 					name := fmt.Sprintf("probe-%d-n%d-%s", round, n.i, peer)
 					if s := w.send(n.living(), m, name, peer, 10, within); s != nil {
 						list = append(list, s)

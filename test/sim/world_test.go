@@ -132,6 +132,32 @@ func newWorld(t *testing.T, seed uint64) *world {
 // rng returns the generator for one purpose.
 func (w *world) rng(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(w.seed, purpose)) }
 
+// instant is what lies between things that have no order: they happen at times
+// of their own, since within one time their order is not repeated.
+const instant = 1009 * time.Nanosecond
+
+// latencies gives every direction of every path a latency of its own, so that
+// what goes different ways comes at different times. In a calm world a call
+// takes long enough to be under way when its caller stops.
+func (w *world) latencies() {
+	k := time.Duration(0)
+	next := func() time.Duration { k++; return 20*time.Microsecond + k*instant }
+	for _, a := range w.nodes {
+		for _, b := range w.nodes {
+			for _, name := range transportNames {
+				for _, path := range []string{"p0", "p1"} {
+					w.fabrics[name].Delay(a.address, b.address, path, next())
+				}
+			}
+			d := next()
+			if w.p.calm {
+				d += 150 * time.Millisecond
+			}
+			w.net.Delay(a.address, b.address, d)
+		}
+	}
+}
+
 // source is chance as an engine has it.
 func (w *world) source(of string) func() uint64 {
 	var mu sync.Mutex
@@ -434,7 +460,7 @@ func (n *node) traffic(r *rand.Rand, stop <-chan struct{}) {
 		gap := time.Duration(r.ExpFloat64()*float64(w.p.gap)) | 1
 		if burst > 0 {
 			burst--
-			gap = 0
+			gap = time.Duration(1 + r.IntN(1000))
 		} else if r.IntN(20) == 0 {
 			burst = r.IntN(w.p.burst)
 		}
