@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -341,7 +342,10 @@ func (w *world) harm(r *rand.Rand) {
 			x -= w.p.weights[i]
 		}
 		d := time.Duration((0.02+r.Float64()*r.Float64())*8*float64(time.Second)) | 1
-		if faults[i].do(w, r, d) {
+		// Each has chance of its own, so that what it finds to harm does not
+		// change what comes later.
+		w.drawn = append(w.drawn, fmt.Sprintf("%v %s %v", time.Since(w.start), faults[i].name, d))
+		if faults[i].do(w, w.rng(hash("fault", fmt.Sprint(len(w.drawn)))), d) {
 			w.count(faults[i].name)
 		}
 	}

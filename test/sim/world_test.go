@@ -40,6 +40,7 @@ type world struct {
 	taps   []*tap
 	fired  map[string]int
 
+	drawn     []string // faults, by harm
 	everyLife []*life
 	sends     []*sent
 	arrivals  []*arrival
@@ -378,7 +379,7 @@ func (w *world) send(l *life, to *node, name, peer string, size int, within time
 	defer cancel()
 	n := engine.Notification{Name: name, Payload: []byte(payload(name, size))}
 	w.add(name, "notify %s to %s, %d bytes, within %v", l, peer, size, deadline.Sub(now))
-	over := l.overBound(to)
+	over := w.p.outbox <= 16<<10 && l.overBound(to)
 	d, err := l.e.Notify(ctx, peer, n)
 	l.proc.Awake()
 	if late := time.Since(l.due(now.Add(time.Duration(w.p.slotWait) * time.Millisecond))); late > slack {

@@ -25,6 +25,7 @@ type Network struct {
 		frozen  map[string]bool
 		refused map[string]bool
 		delay   map[link]time.Duration
+		last    map[link]time.Time // when the last delayed message arrives
 		faults  Faults
 		// changed is closed and replaced whenever a fault is set or cleared,
 		// so that held messages look again.
@@ -52,6 +53,7 @@ func NewNetwork() *Network {
 	n.mu.frozen = map[string]bool{}
 	n.mu.refused = map[string]bool{}
 	n.mu.delay = map[link]time.Duration{}
+	n.mu.last = map[link]time.Time{}
 	n.mu.changed = make(chan struct{})
 	return n
 }
@@ -142,6 +144,11 @@ func (n *Network) pass(ctx context.Context, l link, abort <-chan struct{}) bool 
 	delay := n.mu.delay[l]
 	if delay > 0 {
 		n.mu.faults.Delayed++
+		// What was sent at one time arrives one after the other.
+		if now, last := time.Now(), n.mu.last[l]; last.Sub(now) >= delay && last.Sub(now) < delay+time.Microsecond {
+			delay = last.Sub(now) + 1
+		}
+		n.mu.last[l] = time.Now().Add(delay)
 	}
 	n.mu.Unlock()
 	if delay > 0 && !sleep(ctx, delay, abort) {
