@@ -119,8 +119,9 @@ func (d *Detector) Counts() Counts {
 }
 
 // Within reports whether the interval between the two times contains a part
-// of a freeze, so that a verdict about it is void. It also sees one that has just ended and for which no tick has
-// come yet: whose timer fires first after a freeze is a matter of chance.
+// of a freeze, so that a verdict about it is void. It also sees one that has
+// just ended and for which no tick has come yet: whose timer fires first after
+// a freeze is a matter of chance.
 func (d *Detector) Within(from, to time.Time) bool {
 	if d == nil || !d.within(from, to) {
 		return false
