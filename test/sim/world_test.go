@@ -419,16 +419,21 @@ func (w *world) send(l *life, to *node, name, peer string, size int, within time
 	return s
 }
 
-// overBound reports whether an outbox towards the node is over its bound, with what
-// it took over from the peer's earlier life or from another name of it. It may
-// be for a while, but takes nothing new then.
-func (l *life) overBound(to *node) bool {
+// overBound reports whether what there is of outboxes towards the node is over
+// its bound, with what it took over from the peer's earlier life or from another
+// name of it. It may be for a while, but takes nothing new then. Until hello is
+// answered each name has an outbox of its own, with a bound of its own.
+func (l *life) overBound(to *node) (over bool) {
 	for _, p := range l.e.Peers() {
-		if (p.Address == to.address || p.Address == to.alias) && p.OutboxBytes > l.n.w.p.outbox && p.Pending > 1 {
-			return true
+		if p.Address != to.address && p.Address != to.alias {
+			continue
 		}
+		if p.OutboxBytes <= l.n.w.p.outbox || p.Pending <= 1 {
+			return false
+		}
+		over = true
 	}
-	return false
+	return over
 }
 
 // boundedLocked checks what the outboxes hold together, whatever they took over.
