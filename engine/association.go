@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -242,10 +245,18 @@ func (a *association) adopt(entries []*outbox.Entry) {
 	a.pumpLocked()
 }
 
+// pathsLocked returns every path, also those that are no longer in use, in an
+// order that does not depend on chance.
+func (a *association) pathsLocked() []*path {
+	return slices.SortedFunc(maps.Values(a.paths), func(p, q *path) int {
+		return cmp.Or(cmp.Compare(p.transport, q.transport), cmp.Compare(p.name, q.name))
+	})
+}
+
 // endpointsLocked returns every endpoint, current or being replaced.
 func (a *association) endpointsLocked() []*endpoint {
 	var eps []*endpoint
-	for _, p := range a.paths {
+	for _, p := range a.pathsLocked() {
 		if p.ep != nil {
 			eps = append(eps, p.ep)
 		}
@@ -256,6 +267,7 @@ func (a *association) endpointsLocked() []*endpoint {
 
 // tick is the timer: deadlines, overdue acks, requests for room, reconnects.
 func (a *association) tick() {
+	a.e.freeze.Awake()
 	a.mu.Lock()
 	now := time.Now()
 	retired := a.reapLocked(now)

@@ -56,7 +56,7 @@ var configKeys = []configKey{
 	{path: "notification.max_payload_bytes", doc: "Largest name and payload together.",
 		field: func(c *Config) any { return &c.Notification.MaxPayloadBytes }, def: 16 << 20, min: 1, max: 16 << 20},
 
-	{path: "outbox.bytes", doc: "Bytes per peer that may wait to be acknowledged.",
+	{path: "outbox.bytes", doc: "Bytes per peer that may wait to be acknowledged. While what an earlier life or another name of the peer left is over it, nothing new is taken.",
 		field: func(c *Config) any { return &c.Outbox.Bytes }, def: 64 << 20, min: 1, max: maxConfigSize},
 	{path: "outbox.total_bytes", doc: "The same bound over all peers.",
 		field: func(c *Config) any { return &c.Outbox.TotalBytes }, def: 512 << 20, min: 1, max: maxConfigSize},

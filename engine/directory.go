@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +30,7 @@ func (d *directory) has(address string) bool {
 	return d.byAddress[address] != nil
 }
 
-// all returns every association once.
+// all returns every association once, oldest first.
 func (d *directory) all() []*association {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,6 +48,9 @@ func (d *directory) all() []*association {
 			list = append(list, m)
 		}
 	}
+	slices.SortFunc(list, func(a, b *association) int {
+		return cmp.Or(a.made.Compare(b.made), cmp.Compare(a.address, b.address))
+	})
 	return list
 }
 
@@ -96,7 +101,7 @@ func (e *Engine) bind(a *association, n control.Node, identity string) (owner *a
 	d.byIncarnation[n.Incarnation] = a
 	a.bindLocked(n, identity)
 	if n.Incarnation == e.incarnation {
-		a.openSessionLocked(randomNonzero(), time.Now())
+		a.openSessionLocked(e.randomNonzero(), time.Now())
 		a.selfLane = a.box.NewLane(nil)
 	}
 	return a, false, nil

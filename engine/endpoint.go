@@ -191,7 +191,7 @@ func (ep *endpoint) endLocked(err error) {
 	// not last is a failure, so that one that never lasts is no storm.
 	now := time.Now()
 	if now.Sub(ep.installed) < reconnectMax {
-		p.failedLocked(now, reason)
+		a.failedLocked(p, now, reason)
 		return
 	}
 	p.fresh, p.failures, p.retryAt = false, 0, now

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"time"
 
@@ -74,6 +72,7 @@ func (a *association) sayHello() {
 			a.mu.Unlock()
 			return
 		}
+		a.e.freeze.Awake()
 		wait = min(2*wait, helloMax)
 	}
 }
@@ -85,7 +84,7 @@ func (a *association) helloOnce() bool {
 		a.mu.Unlock()
 		return true // another name's hello was answered meanwhile
 	}
-	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: randomNonzero(), Replaces: a.hello.replaces}
+	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: a.e.randomNonzero(), Replaces: a.hello.replaces}
 	a.mu.Unlock()
 	req.Transports, req.Version = a.e.published()
 	reply, err := a.client.Hello(a.e.ctx, req)
@@ -197,14 +196,4 @@ func (a *association) mergeInto(owner *association) {
 	a.mu.Unlock()
 	owner.adopt(entries)
 	_ = a.client.Close() // the owner has its own
-}
-
-func randomNonzero() uint64 {
-	var b [8]byte
-	for {
-		_, _ = rand.Read(b[:]) // never fails
-		if v := binary.LittleEndian.Uint64(b[:]); v != 0 {
-			return v
-		}
-	}
 }

@@ -100,7 +100,8 @@ func (a *association) sweep(now time.Time) {
 		return
 	}
 	in.Rest(now, false)
-	if now.Sub(in.Seen()) < a.e.silence() {
+	// What it said while this process did not run may not be read yet.
+	if now.Sub(in.Seen()) < a.e.silence() || now.Sub(a.e.freeze.Thawed(now)) < a.e.silence() {
 		a.mu.Unlock()
 		return
 	}

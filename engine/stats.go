@@ -65,8 +65,9 @@ type Stats struct {
 	// silent now.
 	Marks, Probes, Pauses uint64
 	Silent                int
-	// Freezes is how often this process did not run for half a second or more.
-	Freezes uint64
+	// Freezes is how often this process did not run for half a second or more,
+	// Voided how many verdicts about others were given up for that.
+	Freezes, Voided uint64
 	// AcksSent is acknowledgements given to transports, CreditRequests
 	// requests for room.
 	AcksSent, CreditRequests uint64
@@ -95,7 +96,8 @@ func (e *Engine) Stats() Stats {
 		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
 		Nonsense: c.Nonsense.Load(), Impostors: c.Impostors.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
-		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(), Silent: e.watch.silent(), Freezes: c.Freezes.Load(),
+		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(), Silent: e.watch.silent(),
+		Freezes: c.Freezes.Load(), Voided: e.freeze.Voided(),
 		AcksSent: c.AcksSent.Load(), CreditRequests: c.CreditRequests.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 		QueuedBytes: queuedBytes, OutboxBytes: int(e.outbox.used.Load()), Failed: c.failures(),
 		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),

@@ -96,7 +96,7 @@ func (ts *transports) options() pluginhost.Options {
 		StartTimeout: p.StartTimeout(), StopTimeout: p.StopTimeout(), AbandonAfter: p.AbandonAfter(),
 		DrainTimeout: p.DrainTimeout(), HealthInterval: p.HealthInterval(), HealthTimeout: p.HealthTimeout(),
 		CrashBudget: p.CrashBudget, CrashWindow: p.CrashWindow(),
-		BackoffMin: p.RestartBackoff(), BackoffMax: p.MaxRestartBackoff(), QuarantineRetry: p.QuarantineRetry(),
+		Random: ts.e.random, BackoffMin: p.RestartBackoff(), BackoffMax: p.MaxRestartBackoff(), QuarantineRetry: p.QuarantineRetry(),
 		RunDir: p.RunDir,
 	}
 }
@@ -241,6 +241,7 @@ func (a *association) tell() {
 			wait = helloMin
 		case <-a.e.ctx.Done():
 		}
+		a.e.freeze.Awake()
 	}
 }
 
@@ -459,6 +460,7 @@ func (e *Engine) drain(ctx context.Context, old *pluginhost.Instance) {
 			e.log.Warn("drain not finished: what is left is handed over", "transport", old.Name, "frames", busy)
 			return
 		}
+		e.freeze.Awake()
 	}
 }
 

@@ -27,6 +27,7 @@ type Network struct {
 		refused map[string]bool
 		delay   map[link]time.Duration
 		names   map[string]string // address to identity
+		last    map[link]time.Time // when the last delayed message arrives
 		faults  Faults
 		// changed is closed and replaced whenever a fault is set or cleared,
 		// so that held messages look again.
@@ -55,6 +56,7 @@ func NewNetwork() *Network {
 	n.mu.refused = map[string]bool{}
 	n.mu.delay = map[link]time.Duration{}
 	n.mu.names = map[string]string{}
+	n.mu.last = map[link]time.Time{}
 	n.mu.changed = make(chan struct{})
 	return n
 }
@@ -156,6 +158,11 @@ func (n *Network) pass(ctx context.Context, l link, abort <-chan struct{}) bool 
 	delay := n.mu.delay[l]
 	if delay > 0 {
 		n.mu.faults.Delayed++
+		// What was sent at one time arrives one after the other.
+		if now, last := time.Now(), n.mu.last[l]; last.Sub(now) >= delay && last.Sub(now) < delay+time.Microsecond {
+			delay = last.Sub(now) + 1
+		}
+		n.mu.last[l] = time.Now().Add(delay)
 	}
 	n.mu.Unlock()
 	if delay > 0 && !sleep(ctx, delay, abort) {
