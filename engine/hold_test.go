@@ -211,9 +211,11 @@ func TestASenderWhoseReceiverHolds(t *testing.T) {
 // transport's end, a restart of it. The bubble proves that no goroutine stays.
 func TestEndsDuringAHold(t *testing.T) {
 	for name, end := range map[string]func(w *world, b *Engine, faulty *sdktest.FaultyTransport){
-		"close":   func(*world, *Engine, *sdktest.FaultyTransport) {},
-		"crash":   func(_ *world, _ *Engine, f *sdktest.FaultyTransport) { f.Crash() },
-		"restart": func(w *world, b *Engine, _ *sdktest.FaultyTransport) { _ = b.RestartTransport(context.Background(), "fast") },
+		"close": func(*world, *Engine, *sdktest.FaultyTransport) {},
+		"crash": func(_ *world, _ *Engine, f *sdktest.FaultyTransport) { f.Crash() },
+		"restart": func(w *world, b *Engine, _ *sdktest.FaultyTransport) {
+			_ = b.RestartTransport(context.Background(), "fast")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(w *world) {

@@ -189,6 +189,10 @@ var cases = []testCase{
 	{name: "handler-may-call-back", needs: sdk.FeatureNotify, run: handlerCallsBack},
 	{name: "handler-slow-loses-nothing", needs: sdk.FeatureNotify, run: handlerSlow},
 
+	{name: "hold-delays-no-other", needs: sdk.FeatureNotify, run: holdDelaysNoOther},
+	{name: "hold-loses-nothing", needs: sdk.FeatureNotify, run: holdLosesNothing},
+	{name: "hold-and-end", needs: sdk.FeatureNotify, run: holdAndEnd},
+
 	{name: "end-once-and-last", needs: sdk.FeatureNotify, run: endOnceAndLast},
 	{name: "end-close-is-idempotent", needs: sdk.FeatureNotify, run: endCloseIdempotent},
 	{name: "end-peer-closes", needs: sdk.FeatureNotify, run: endPeerCloses},
