@@ -42,6 +42,9 @@ type Harness struct {
 
 	// bubble runs each case in fake time.
 	bubble bool
+	// inbox says that the transport calls done what it has and has not handed
+	// over, as the in-memory one does.
+	inbox bool
 }
 
 // Run runs every case of the conformance suite as a subtest. Each one gets two
