@@ -38,6 +38,7 @@ type association struct {
 
 	// proto is the protocol of both ways, constant once hello has settled it.
 	proto atomic.Int32
+	kept  atomic.Int64 // bytes in the holds of its endpoints
 
 	mu sync.Mutex
 	// All below are guarded by mu.

@@ -26,7 +26,7 @@ type Network struct {
 		frozen  map[string]bool
 		refused map[string]bool
 		delay   map[link]time.Duration
-		names   map[string]string // address to identity
+		names   map[string]string  // address to identity
 		last    map[link]time.Time // when the last delayed message arrives
 		faults  Faults
 		// changed is closed and replaced whenever a fault is set or cleared,
