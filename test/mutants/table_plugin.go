@@ -1,0 +1,4 @@
+package main
+
+// plugins are the guards around plugin processes.
+var plugins = []mutant{}

@@ -1,0 +1,4 @@
+package main
+
+// securities are the guards of keys and of who may listen and call.
+var securities = []mutant{}
