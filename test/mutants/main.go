@@ -1,17 +1,20 @@
 // Command mutants removes one guard of the engine at a time and wants a named
 // test to turn red: a guard that no test misses is not known to work. It
-// changes no file: the compiler is given the changed one in the original's
-// place. It prints its progress and then what to repair, and fails if a mutant
+// changes no file: one build per package holds all of its mutants, woven in
+// beside the originals, and a run of the tests turns one of them on. It prints its progress and then what to repair, and fails if a mutant
 // survives or its text is no longer in the code. `go test ./test/mutants`
 // tells within seconds whether all of them can be tried at all.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -82,7 +85,7 @@ func choose(parts []string) []mutant {
 // run tries the mutants and prints a line for each.
 func run(list []mutant, jobs int, verbose bool) error {
 	if len(list) == 0 {
-		return fmt.Errorf("none has such a name or file; see -list")
+		return errors.New("none has such a name or file; see -list")
 	}
 	dir, err := os.MkdirTemp("", "hawser-mutants-")
 	if err != nil {
@@ -90,43 +93,74 @@ func run(list []mutant, jobs int, verbose bool) error {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
 	begun := time.Now()
-	if err := sound(list); err != nil {
-		return err
+	r := report{total: len(list), verbose: verbose}
+	type job struct {
+		g *group
+		m numbered
 	}
-	fmt.Printf("%d mutants; without one their tests pass (%.0fs)\n", len(list), time.Since(begun).Seconds())
-
-	work := make(chan mutant)
+	work := make(chan job)
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	done := 0
-	var bad []string
 	for range jobs {
 		wg.Go(func() {
-			for m := range work {
+			for j := range work {
 				begun := time.Now()
-				result, said := try(dir, m)
-				mu.Lock()
-				done++
-				line := fmt.Sprintf("%-46s %-40s %-9s %4.0fs", m.name, m.test, result, time.Since(begun).Seconds())
-				fmt.Printf("[%*d/%d] %s\n", len(fmt.Sprint(len(list))), done, len(list), line)
-				if !result.good() {
-					bad = append(bad, line)
-					if verbose {
-						fmt.Println(said)
-					}
-				}
-				mu.Unlock()
+				result, said := j.g.try(j.m)
+				r.add(j.m.mutant, result, time.Since(begun), said)
 			}
 		})
 	}
-	for _, m := range list {
-		work <- m
+	// While one package's mutants are tried the next one is built.
+	for i, g := range groups(list) {
+		at := filepath.Join(dir, strconv.Itoa(i))
+		if err = os.Mkdir(at, 0o700); err != nil {
+			break
+		}
+		began := time.Now()
+		var out map[int]result
+		if out, err = g.build(at); err != nil {
+			break
+		}
+		fmt.Printf("%s is built, and its tests pass without a mutant (%.0fs)\n", g.pkg, time.Since(began).Seconds())
+		for n, result := range out {
+			r.add(list[n-1], result, 0, "")
+		}
+		for _, m := range g.ms {
+			work <- job{g, m}
+		}
 	}
 	close(work)
 	wg.Wait()
-	fmt.Printf("\n%d mutants, %d found, %.0fs\n", len(list), len(list)-len(bad), time.Since(begun).Seconds())
-	if len(bad) > 0 {
-		return fmt.Errorf("%d of %d guards are not shown to work:\n%s", len(bad), len(list), strings.Join(bad, "\n"))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%d mutants, %d found, %.0fs\n", len(list), len(list)-len(r.bad), time.Since(begun).Seconds())
+	if len(r.bad) > 0 {
+		return fmt.Errorf("%d of %d guards are not shown to work:\n%s", len(r.bad), len(list), strings.Join(r.bad, "\n"))
 	}
 	return nil
+}
+
+// report prints results as they come.
+type report struct {
+	total   int
+	verbose bool
+
+	mu   sync.Mutex
+	done int
+	bad  []string
+}
+
+func (r *report) add(m mutant, result result, took time.Duration, said string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	line := fmt.Sprintf("%-50s %-40s %-10s %5.1fs", m.name, m.test, result, took.Seconds())
+	fmt.Printf("[%*d/%d] %s\n", len(strconv.Itoa(r.total)), r.done, r.total, line)
+	if result.good() {
+		return
+	}
+	r.bad = append(r.bad, line)
+	if r.verbose {
+		fmt.Println(said)
+	}
 }

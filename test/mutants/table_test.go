@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/importer"
 	"go/parser"
@@ -15,82 +16,134 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 const root = "../.."
 
-// pkg is what `go list` says of a package.
-type pkg struct {
-	Dir, ImportPath, Export string
-	GoFiles, TestGoFiles    []string
-	XTestGoFiles            []string
-	ImportMap               map[string]string
-	fset                    *token.FileSet
-	files                   map[string]*ast.File
-	tests                   map[string]bool
-	exports                 map[string]string // shared by all
-	conf                    types.Config
-}
-
 // TestMutantsCanBeTried wants every entry of the table to be one that a run
 // could try: its text is in its file exactly once, what it becomes compiles,
-// and the tests exist. A run would say the same, an hour later.
+// and the tests exist. A run would say the same, much later.
 func TestMutantsCanBeTried(t *testing.T) {
 	packages := load(t)
 	names := map[string]bool{}
-	for _, m := range mutants {
-		t.Run(m.name, func(t *testing.T) {
-			if names[m.name] {
-				t.Fatal("two mutants have this name")
+	in := map[string][]numbered{} // by folder
+	for i, m := range mutants {
+		if names[m.name] {
+			t.Errorf("%s: two mutants have this name", m.name)
+		}
+		names[m.name] = true
+		dir := filepath.Dir(m.file)
+		if src, err := os.ReadFile(filepath.Join(root, m.file)); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		} else if _, err := weave(src, []numbered{{i, m}}); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		} else {
+			in[dir] = append(in[dir], numbered{i, m})
+		}
+		for _, test := range strings.Split(m.test, "|") {
+			if p := packages[m.pkg]; p == nil || !p.tests[test] {
+				t.Errorf("%s: %s has no %s", m.name, m.pkg, test)
 			}
-			names[m.name] = true
-			src, err := os.ReadFile(filepath.Join(root, m.file))
-			if err != nil {
-				t.Fatal(err)
+		}
+	}
+	for dir, ms := range in {
+		if packages[dir].check(ms) == nil {
+			continue
+		}
+		for _, m := range ms { // one of these
+			if err := packages[dir].check([]numbered{m}); err != nil {
+				t.Errorf("%s: what %s becomes does not compile: %v", m.name, m.file, err)
 			}
-			out, ok := m.changed(src)
-			if !ok {
-				t.Fatalf("stale: the text to replace is in %s %d times, or stays as it is", m.file, bytes.Count(src, []byte(m.old)))
-			}
-			if err := packages[filepath.Dir(m.file)].check(filepath.Base(m.file), out); err != nil {
-				t.Fatalf("what %s becomes does not compile: %v", m.file, err)
-			}
-			where := packages[m.pkg]
-			if where == nil {
-				t.Fatalf("there is no package %s", m.pkg)
-			}
-			for _, name := range strings.Split(m.test, "|") {
-				if !where.tests[name] {
-					t.Errorf("%s has no %s", m.pkg, name)
-				}
-			}
-		})
+		}
 	}
 }
 
-// TestCheckFindsFaults is for the check itself.
-func TestCheckFindsFaults(t *testing.T) {
-	p := load(t)["engine/internal/dedup"]
-	src, err := os.ReadFile(filepath.Join(root, "engine/internal/dedup/window.go"))
+// TestFaultyMutantsAreNoticed is for what TestMutantsCanBeTried relies on.
+func TestFaultyMutantsAreNoticed(t *testing.T) {
+	const file = "engine/internal/dedup/window.go"
+	src, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.check("window.go", src); err != nil {
-		t.Fatal(err)
-	}
-	for _, fault := range []string{"}", "\nfunc unused() { x := 1 }\n", "\nimport \"os\"\n", "\nfunc wrong() int { return \"\" }\n"} {
-		if p.check("window.go", append(bytes.Clone(src), fault...)) == nil {
-			t.Errorf("not found: %q", fault)
+	p := load(t)["engine/internal/dedup"]
+	const line = "\tw.cum = floor - 1\n"
+	for what, c := range map[string]struct {
+		old, new string
+		stale    bool
+	}{
+		"a text that is there often": {"return", "", true},
+		"a text that is not there":   {"not there", "", true},
+		"no change":                  {line, line, true},
+		"a signature":                {"(floor uint64)", "(floor uint32)", false},
+		"no function":                {"package dedup", "package other", false},
+		"syntax":                     {line, "}", false},
+		"an unused variable":         {line, "x := 1\n", false},
+		"a type":                     {line, "w.cum = \"\"\n", false},
+	} {
+		m := []numbered{{1, mutant{file: file, old: c.old, new: c.new}}}
+		_, err := weave(src, m)
+		if err == nil {
+			err = p.check(m)
+		}
+		if err == nil || errors.Is(err, errStale) != c.stale {
+			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, ok := (mutant{old: "func", new: "x"}).changed(src); ok {
-		t.Error("a text that is there many times is no fault")
+	if err := p.check([]numbered{{1, mutant{file: file, old: line, new: ""}}, {2, mutant{file: file, old: line, new: "\tw.cum = 0\n"}}}); err != nil {
+		t.Errorf("two good ones: %v", err)
 	}
-	if _, ok := (mutant{old: "not there", new: "x"}).changed(src); ok {
-		t.Error("a text that is not there is no fault")
+}
+
+// TestWeave is for the forms that functions have.
+func TestWeave(t *testing.T) {
+	const src = `package p
+
+func (q *Queue[T]) Get(_ int, more ...string) (a, b error) { return one(), nil }
+
+func sum[K comparable, V any](m map[K]V, _, n int) int {
+	two()
+	return n
+}
+
+func (Zero) Nothing() { three() }
+`
+	out, err := weave([]byte(src), []numbered{
+		{1, mutant{old: "one()", new: "other()"}}, {2, mutant{old: "two()", new: ""}},
+		{3, mutant{old: "three()", new: ""}}, {4, mutant{old: "three()", new: "four()"}},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, want := range []string{
+		"case 1: return q.Get_mutant1(hawser1, more...)\n",
+		"func (q *Queue[T]) Get_mutant1(hawser1 int, more ...string) (a, b error) { return other(), nil }",
+		"case 2: return sum_mutant2[K, V](m, hawser2, n)\n",
+		"func sum_mutant2[K comparable, V any](m map[K]V, hawser2 int, n int) int {",
+		"case 3: hawser0.Nothing_mutant3(); return\ncase 4: hawser0.Nothing_mutant4(); return\n",
+		"func (hawser0 Zero) Nothing_mutant4() { four() }",
+	} {
+		if !bytes.Contains(out, []byte(want)) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if _, err := parser.ParseFile(token.NewFileSet(), "", out, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// pkg is what `go list` says of a package, and more.
+type pkg struct {
+	Dir, ImportPath, Export            string
+	GoFiles, TestGoFiles, XTestGoFiles []string
+	ImportMap                          map[string]string
+
+	fset  *token.FileSet
+	files map[string]*ast.File
+	tests map[string]bool
+	conf  types.Config
 }
 
 // load lists the packages that mutants and their tests are in, by folder, with
@@ -103,7 +156,7 @@ func load(t *testing.T) map[string]*pkg {
 		dirs["./"+filepath.Dir(m.file)], dirs["./"+m.pkg] = true, true
 	}
 	args := []string{"list", "-export", "-deps", "-json=Dir,ImportPath,Export,GoFiles,TestGoFiles,XTestGoFiles,ImportMap"}
-	cmd := exec.Command("go", append(args, keys(dirs)...)...)
+	cmd := exec.Command("go", append(args, slices.Sorted(maps.Keys(dirs))...)...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOOS=linux") // where all of it compiles
 	cmd.Stderr = os.Stderr
@@ -118,7 +171,7 @@ func load(t *testing.T) map[string]*pkg {
 	exports := map[string]string{}
 	packages := map[string]*pkg{}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		p := &pkg{exports: exports}
+		p := &pkg{}
 		if err := d.Decode(p); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {
@@ -130,23 +183,15 @@ func load(t *testing.T) map[string]*pkg {
 		}
 	}
 	for _, p := range packages {
-		p.read(t)
+		p.read(t, exports)
 	}
 	return packages
-}
-
-func keys(m map[string]bool) []string {
-	var list []string
-	for k := range maps.Keys(m) {
-		list = append(list, k)
-	}
-	return list
 }
 
 var testName = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w*)\(`)
 
 // read parses the package's files and finds its tests.
-func (p *pkg) read(t *testing.T) {
+func (p *pkg) read(t *testing.T, exports map[string]string) {
 	t.Helper()
 	p.fset, p.files, p.tests = token.NewFileSet(), map[string]*ast.File{}, map[string]bool{}
 	for _, name := range p.GoFiles {
@@ -169,26 +214,37 @@ func (p *pkg) read(t *testing.T) {
 		if to, ok := p.ImportMap[path]; ok {
 			path = to
 		}
-		return os.Open(p.exports[path])
+		return os.Open(exports[path])
 	})
 }
 
-// check type-checks the package with another text for one of its files.
-func (p *pkg) check(name string, src []byte) error {
+// check type-checks the package with mutants woven into it.
+func (p *pkg) check(ms []numbered) error {
 	if p == nil {
 		return errors.New("its package is not there")
 	}
-	f, err := parser.ParseFile(p.fset, name, src, parser.SkipObjectResolution)
-	if err != nil {
-		return err
-	}
-	var files []*ast.File
-	for other, g := range p.files {
-		if other == name {
-			g = f
+	files := maps.Clone(p.files)
+	names, in := byFile(ms)
+	for _, name := range names {
+		src, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			return err
 		}
-		files = append(files, g)
+		woven, err := weave(src, in[name])
+		if err != nil {
+			return err
+		}
+		if files[filepath.Base(name)] == nil {
+			return fmt.Errorf("%s is not of the package on linux", name)
+		}
+		if files[filepath.Base(name)], err = parser.ParseFile(p.fset, name, woven, parser.SkipObjectResolution); err != nil {
+			return err
+		}
+		f := files[filepath.Base(name)]
+		if files["zz_mutant.go"], err = parser.ParseFile(p.fset, "zz_mutant.go", switchFile(f.Name.Name), parser.SkipObjectResolution); err != nil {
+			return err
+		}
 	}
-	_, err = p.conf.Check(p.ImportPath, p.fset, files, nil)
+	_, err := p.conf.Check(p.ImportPath, p.fset, slices.Collect(maps.Values(files)), nil)
 	return err
 }
