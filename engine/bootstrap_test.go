@@ -12,20 +12,6 @@ import (
 	"github.com/hawser-transport/hawser/sdk"
 )
 
-// pathOf returns a's path of the transport towards the node of b.
-func pathOf(t *testing.T, a, b *Engine, transport string) (*association, *path) {
-	t.Helper()
-	a.directory.mu.Lock()
-	as := a.directory.byIncarnation[b.incarnation]
-	a.directory.mu.Unlock()
-	if as == nil {
-		t.Fatal("no association")
-	}
-	as.mu.Lock()
-	defer as.mu.Unlock()
-	return as, as.paths[pathKey{transport, "p0"}]
-}
-
 // An attempt that the peer has seen a later one than is nobody's failure: the
 // next one, newer, follows at once and needs no notification to ask for it.
 func TestAnOutdatedGenerationIsTriedAgainAtOnce(t *testing.T) {
@@ -34,7 +20,7 @@ func TestAnOutdatedGenerationIsTriedAgainAtOnce(t *testing.T) {
 		defer w.shut(a, b)
 		w.connected(a, b)
 		time.Sleep(time.Minute) // what is long connected is connected anew at once
-		there, q := pathOf(t, b, a, "fast")
+		there, q := pathOf(t, b, "fast")
 		there.mu.Lock()
 		q.generation = 40
 		there.mu.Unlock()
@@ -44,7 +30,7 @@ func TestAnOutdatedGenerationIsTriedAgainAtOnce(t *testing.T) {
 		synctest.Wait()
 		w.within(w.notify(a, "b:1", "x"), 10*time.Millisecond)
 		synctest.Wait()
-		here, p := pathOf(t, a, b, "fast")
+		here, p := pathOf(t, a, "fast")
 		here.mu.Lock()
 		defer here.mu.Unlock()
 		if !p.up() || p.generation != 41 || p.failures != 0 {
