@@ -22,13 +22,15 @@ const (
 	PeerRestartedEvent
 	// PeerGone: it said goodbye, or its host refuses connections.
 	PeerGone
-	// TransportUp, TransportDown: an instance of a transport here.
+	// TransportUp: an instance of a transport runs here.
 	TransportUp
+	// TransportDown: it does no more.
 	TransportDown
 	// TransportQuarantined: it failed too often, or for good.
 	TransportQuarantined
-	// PathPaused, PathResumed: a path to a peer is skipped, or used again.
+	// PathPaused: a path to a peer is skipped.
 	PathPaused
+	// PathResumed: it is used again.
 	PathResumed
 )
 
