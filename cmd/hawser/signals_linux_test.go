@@ -123,6 +123,8 @@ func TestFullOutput(t *testing.T) {
 
 // TestDemoLeavesNoDirectory: neither its nodes' nor those of nodes it killed.
 func TestDemoLeavesNoDirectory(t *testing.T) {
+	// The nodes of earlier tests were killed and may have left some.
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	left := func() []string {
 		dirs, err := filepath.Glob(filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "hawser-run-*"))
 		if err != nil {

@@ -108,7 +108,7 @@ func holdAndEnd(r *rig) {
 func honest(a, b *witness) {
 	a.r.Helper()
 	b.wait("what was kept", func() bool { return len(b.kept) == 0 })
-	if a.r.h.inbox {
+	if a.r.h.Inbox {
 		return
 	}
 	done := a.done()

@@ -36,15 +36,17 @@ type Harness struct {
 	// goroutines and files cannot be counted here.
 	External bool
 
+	// Inbox says that the transport calls frames done that it has and has not
+	// handed over. They are lost when it dies, which protocols 0 and 1 do not
+	// mend: it is for transports that are themselves tests.
+	Inbox bool
+
 	// Timeout bounds every single wait. Default 20 s. It is generous since
 	// only a broken transport ever uses it up.
 	Timeout time.Duration
 
 	// bubble runs each case in fake time.
 	bubble bool
-	// inbox says that the transport calls done what it has and has not handed
-	// over, as the in-memory one does.
-	inbox bool
 }
 
 // Run runs every case of the conformance suite as a subtest. Each one gets two

@@ -25,7 +25,7 @@ func fabricHarness(bubble bool) Harness {
 			}
 		}(),
 		Arrive: 50 * time.Millisecond,
-		bubble: bubble, inbox: true,
+		bubble: bubble, Inbox: true,
 	}
 }
 

@@ -34,7 +34,7 @@ func TestConformance(t *testing.T) {
 			json.RawMessage(`{"faults": {"sedn": {}}}`),
 			json.RawMessage(`{"faults": {"max_delay_ms": -1}}`),
 		},
-		Arrive: time.Second,
+		Arrive: time.Second, Inbox: true,
 	}
 	t.Run("in process", func(t *testing.T) {
 		h := h
