@@ -42,7 +42,7 @@ type mutant struct {
 }
 
 // mutants are all of them.
-var mutants = slices.Concat(frames, outboxes, inboxes, healths, engines, silences, plugins, securities)
+var mutants = slices.Concat(frames, outboxes, inboxes, healths, engines, silences, holds, plugins, securities, identities)
 
 func main() {
 	flag.Usage = func() {

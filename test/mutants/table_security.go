@@ -24,7 +24,7 @@ var securities = []mutant{
 		"\tif errors.Is(err, context.Canceled) {\n\t\treturn callError(fromHere,",
 		"\tif errors.Is(err, context.Canceled) {\n\t\treturn callError(fromSilence,", "engine/internal/control", "TestPredicates|TestSilenceIsNotAnAnswer|TestCloseEndsCalls", false},
 	{"control: a refused connection is no silence", "engine/internal/control/grpcclient.go",
-		"\t\tcase errors.Is(dialErr, syscall.ECONNREFUSED):\n\t\t\treturn peerGone(method, c.address, dialErr)\n",
+		"\t\tcase errors.Is(dialErr, syscall.ECONNREFUSED):\n\t\t\treturn \"\", peerGone(method, c.address, dialErr)\n",
 		"", "engine/internal/control", "TestGoneAndBack", false},
 	{"control: an answer's codes are a closed set", "engine/internal/control/errors.go",
 		"\tcase code.Valid():\n",
