@@ -373,6 +373,83 @@ func TestWhatIsKeptOfAPeerIsBounded(t *testing.T) {
 	})
 }
 
+// patient is a transport whose Close waits, as one with goroutines does, until
+// a read that it is in the middle of has returned.
+type patient struct {
+	*keyed
+	returned chan struct{}
+	late     bool
+}
+
+func (p *patient) Close(ctx context.Context) error {
+	select {
+	case <-p.returned:
+	case <-ctx.Done():
+		p.late = true
+	}
+	return p.keyed.Close(ctx)
+}
+
+// A read returns once nothing that it brought waits any more, or when its
+// endpoint has ended or its transport is about to.
+func TestAReadReturns(t *testing.T) {
+	for name, end := range map[string]func(w *world, b *Engine){
+		"everything was taken": func(w *world, b *Engine) { _, _ = w.receive(b, time.Second) },
+		"the endpoint ended":   func(w *world, _ *Engine) { w.fast.End("a:1", "b:1", "") },
+		"the transport is to":  func(_ *world, b *Engine) { _ = b.RestartTransport(context.Background(), "fast") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(w *world) {
+				p := &patient{returned: make(chan struct{})}
+				w.offer("a:1", 0)
+				w.configs["b:1"] = Config{Receive: ReceiveConfig{Frames: 16}, Transports: []TransportConfig{{Name: "fast", InProcess: func() sdk.Transport {
+					tr := w.fast.New("b:1")
+					if p.keyed != nil {
+						return tr
+					}
+					p.keyed = &keyed{Transport: tr, Notifier: tr.(sdk.Notifier), quiet: true}
+					return p
+				}}}}
+				a, b := w.open("a:1"), w.open("b:1")
+				defer w.shut(a, b)
+				_, ep := w.held(a, b)
+				go func() {
+					defer close(p.returned)
+					frames := make([][]byte, 40)
+					for i := range frames {
+						frames[i] = frame.AppendRaw(nil, "n", nil)
+					}
+					ep.Received(frames)
+				}()
+				back := func() bool {
+					synctest.Wait()
+					select {
+					case <-p.returned:
+						return true
+					default:
+						return false
+					}
+				}
+				if back() {
+					t.Error("it returned at once")
+				}
+				for range 23 { // one still waits
+					if _, err := w.receive(b, time.Second); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if back() {
+					t.Error("it returned while something waited")
+				}
+				end(w, b)
+				if !back() || p.late {
+					t.Error("it has not returned in time")
+				}
+			})
+		})
+	}
+}
+
 // At protocol 2 nothing is ever held: acks and requests pass a full queue.
 func TestProtocol2NeverHolds(t *testing.T) {
 	run(t, func(w *world) {

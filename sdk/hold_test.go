@@ -157,9 +157,10 @@ func TestEndsWhileHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothCarriers(t, func(t *testing.T, socket bool) {
-				b := newBoundary(t, newEcho(), socket)
+				tr := newEcho()
+				b := newBoundary(t, tr, socket)
 				ep, h := b.holding(t, "main", 4096, 1000)
-				until(t, "a full hold", func() bool { return h.keeps() >= sdk.HoldBytes })
+				until(t, "a full hold", func() bool { return h.keeps() >= sdk.HoldBytes && tr.taken() == 4096 })
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				defer cancel()
 				end(t, b, ep)
@@ -230,6 +231,12 @@ func TestOffersToAHeldEndpoint(t *testing.T) {
 			defer h.recorder.mu.Unlock()
 			return bytes.Equal(h.frames[len(h.frames)-1], []byte("again"))
 		})
+		h.mu.Lock()
+		told := h.dropped
+		h.mu.Unlock()
+		if told == 0 {
+			t.Error("frames came before it was told that some had been dropped")
+		}
 		ep.Close()
 		if err := h.await(testContext(t), func(r *recorder) bool { return r.ends == 1 }); err != nil {
 			t.Fatal(err)
