@@ -92,10 +92,6 @@ func TestAnOutcomesCodeIsOfTheClosedSet(t *testing.T) {
 }
 
 func TestAnswersAreBounded(t *testing.T) {
-	describe := func(contract uint32) error {
-		_, err := descriptionFromPB(&pb.DescribeResponse{Name: "x", Contract: contract})
-		return err
-	}
 	configure := func(n int) error {
 		_, err := setupFromPB(&pb.ConfigureResponse{Attributes: map[string]string{"a": strings.Repeat("x", n)}})
 		return err
@@ -104,8 +100,6 @@ func TestAnswersAreBounded(t *testing.T) {
 		err error
 		ok  bool
 	}{
-		"this contract":       {describe(sdk.ContractVersion), true},
-		"another contract":    {describe(sdk.ContractVersion + 1), false},
 		"attributes":          {configure(100), true},
 		"too many attributes": {configure(1 << 20), false},
 	} {
