@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
@@ -233,6 +234,10 @@ func TestEndsDuringAHold(t *testing.T) {
 					w.notify(a, "b:1", n)
 				}
 				time.Sleep(time.Minute)
+				x := b.directory.all()[0]
+				x.mu.Lock()
+				waits := len(x.order[0].ep.hold.waits)
+				x.mu.Unlock()
 				start := time.Now()
 				end(w, b, first)
 				time.Sleep(2 * time.Second)
@@ -249,6 +254,9 @@ func TestEndsDuringAHold(t *testing.T) {
 				}
 				if took := time.Since(start); took > 8*time.Second {
 					t.Errorf("it took %v", took)
+				}
+				if n, dropped := x.kept.Load(), int(b.Stats().DroppedFull); n != 0 || dropped != waits {
+					t.Errorf("%d bytes are left, %d of %d are counted as dropped", n, dropped, waits)
 				}
 			})
 		})
@@ -294,6 +302,157 @@ func TestOfferDropsWhatAHoldCannotKeep(t *testing.T) {
 			t.Errorf("%d bytes are left", x.kept.Load())
 		}
 	})
+}
+
+// held is the endpoint over which b, whose reader is away, gets what a test
+// gives to it, and the association that counts.
+func (w *world) held(a, b *Engine) (*association, *endpoint) {
+	w.t.Helper()
+	w.connectedAt(a, b.address)
+	drain(b)
+	x := b.directory.all()[0]
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x, x.order[0].ep
+}
+
+// What waits is passed by nothing that comes after it, not even by what is for
+// another queue, which has room.
+func TestNothingPassesWhatWaits(t *testing.T) {
+	for proto := range 2 {
+		run(t, func(w *world) {
+			w.offer("a:1", proto)
+			slow := NewQueue("slow/", QueueBounds{Frames: 1})
+			w.queues = map[string][]*Queue{"b:1": {slow}}
+			a, b := w.open("a:1"), w.open("b:1")
+			defer w.shut(a, b)
+			_, ep := w.held(a, b)
+			for _, n := range []string{"slow/1", "slow/2", "first", "second"} {
+				ep.Offer([][]byte{frame.AppendRaw(nil, n, []byte("payload of "+n))}, func() {})
+			}
+			if got := drain(b); len(got) != 0 {
+				t.Errorf("%v came before what waits", got)
+			}
+			if r, err := slow.Receive(context.Background()); err != nil || r.Name != "slow/1" {
+				t.Errorf("%v, %v", r, err)
+			}
+			w.expect(b, "first", "second")
+		})
+	}
+}
+
+// What one read brought is kept whole, however much it is: its transport has
+// taken it from the wire. Only what a peer's endpoints keep together is bounded.
+func TestWhatIsKeptOfAPeerIsBounded(t *testing.T) {
+	forHolds(t, func(w *world, a, b, c *Engine) {
+		defer w.shut(a, b, c)
+		x, ep := w.held(a, b)
+		const size = 16 << 10
+		whole := make([][]byte, 16+2*sdk.HoldBytes/size)
+		beyond := make([][]byte, maxKept/size)
+		for _, frames := range [][][]byte{whole, beyond} {
+			for i := range frames {
+				frames[i] = frame.AppendRaw(nil, "n", make([]byte, size))
+			}
+		}
+		read := func(frames [][]byte) {
+			go ep.Received(frames)
+			synctest.Wait()
+		}
+		read(whole)
+		if kept, dropped := x.kept.Load(), b.Stats().DroppedFull; kept <= sdk.HoldBytes || dropped != 0 {
+			t.Errorf("%d bytes are kept of one read, %d dropped", kept, dropped)
+		}
+		read(beyond)
+		if kept, dropped := x.kept.Load(), b.Stats().DroppedFull; kept < maxKept || kept > maxKept+2*size || dropped == 0 {
+			t.Errorf("%d bytes are kept of a peer, %d dropped", kept, dropped)
+		}
+		if got, dropped := len(drain(b)), int(b.Stats().DroppedFull); got+dropped != len(whole)+len(beyond) {
+			t.Errorf("%d came, %d dropped", got, dropped)
+		}
+	})
+}
+
+// patient is a transport whose Close waits, as one with goroutines does, until
+// a read that it is in the middle of has returned.
+type patient struct {
+	*keyed
+	returned chan struct{}
+	late     bool
+}
+
+func (p *patient) Close(ctx context.Context) error {
+	select {
+	case <-p.returned:
+	case <-ctx.Done():
+		p.late = true
+	}
+	return p.keyed.Close(ctx)
+}
+
+// A read returns once nothing that it brought waits any more, or when its
+// endpoint has ended or its transport is about to.
+func TestAReadReturns(t *testing.T) {
+	for name, end := range map[string]func(w *world, b *Engine){
+		"everything was taken": func(w *world, b *Engine) { _, _ = w.receive(b, time.Second) },
+		"the endpoint ended":   func(w *world, _ *Engine) { w.fast.End("a:1", "b:1", "") },
+		"the transport is to": func(w *world, b *Engine) {
+			// Nothing takes its endpoint's place before.
+			w.network.Silence("a:1", "b:1", true)
+			w.network.Silence("b:1", "a:1", true)
+			_ = b.RestartTransport(context.Background(), "fast")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(w *world) {
+				p := &patient{returned: make(chan struct{})}
+				w.offer("a:1", 0)
+				w.configs["b:1"] = Config{Receive: ReceiveConfig{Frames: 16}, Transports: []TransportConfig{{Name: "fast", InProcess: func() sdk.Transport {
+					tr := w.fast.New("b:1")
+					if p.keyed != nil {
+						return tr
+					}
+					p.keyed = &keyed{Transport: tr, Notifier: tr.(sdk.Notifier), quiet: true}
+					return p
+				}}}}
+				a, b := w.open("a:1"), w.open("b:1")
+				defer w.shut(a, b)
+				_, ep := w.held(a, b)
+				go func() {
+					defer close(p.returned)
+					frames := make([][]byte, 40)
+					for i := range frames {
+						frames[i] = frame.AppendRaw(nil, "n", nil)
+					}
+					ep.Received(frames)
+				}()
+				back := func() bool {
+					synctest.Wait()
+					select {
+					case <-p.returned:
+						return true
+					default:
+						return false
+					}
+				}
+				if back() {
+					t.Error("it returned at once")
+				}
+				for range 23 { // one still waits
+					if _, err := w.receive(b, time.Second); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if back() {
+					t.Error("it returned while something waited")
+				}
+				end(w, b)
+				if !back() || p.late {
+					t.Error("it has not returned in time")
+				}
+			})
+		})
+	}
 }
 
 // At protocol 2 nothing is ever held: acks and requests pass a full queue.

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
@@ -97,7 +98,8 @@ func keyFileFault(part, text string) *ConfigError {
 
 // readKeyFile reads a file of keys. A secret one must not be open to others.
 func readKeyFile(path string, secret bool) ([]byte, error) {
-	f, err := os.Open(path)
+	// Opening a pipe must not wait for its other end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err // names the file
 	}

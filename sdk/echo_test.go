@@ -84,6 +84,18 @@ func (e *echo) Close(context.Context) error {
 	return nil
 }
 
+// taken is how many frames its endpoints were given.
+func (e *echo) taken() (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for ep := range e.endpoints {
+		ep.mu.Lock()
+		n += ep.taken
+		ep.mu.Unlock()
+	}
+	return n
+}
+
 func (e *echo) Paths(remote sdk.Attributes) ([]string, error) {
 	if remote["bad"] != "" {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "bad attributes")
@@ -158,6 +170,7 @@ type echoEndpoint struct {
 	mu     sync.Mutex
 	wake   *sync.Cond
 	queue  []sdk.Frame
+	taken  int
 	closed bool
 }
 
@@ -187,6 +200,7 @@ func (ep *echoEndpoint) Send(frames []sdk.Frame, _ bool) (int, error) {
 	for _, f := range frames {
 		ep.queue = append(ep.queue, sdk.Frame{ID: f.ID, Data: append([]byte(nil), f.Data...)})
 	}
+	ep.taken += len(frames)
 	ep.wake.Signal()
 	return len(frames), err
 }

@@ -159,9 +159,10 @@ func TestEndsWhileHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothCarriers(t, func(t *testing.T, socket bool) {
-				b := newBoundary(t, newEcho(), socket)
+				tr := newEcho()
+				b := newBoundary(t, tr, socket)
 				ep, h := b.holding(t, "main", 4096, 1000)
-				until(t, "a full hold", func() bool { return h.keeps() >= sdk.HoldBytes })
+				until(t, "a full hold", func() bool { return h.keeps() >= sdk.HoldBytes && tr.taken() == 4096 })
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				defer cancel()
 				end(t, b, ep)
@@ -176,35 +177,52 @@ func TestEndsWhileHeld(t *testing.T) {
 }
 
 // offering is an echo that cannot stop: it offers what comes.
-type offering struct{ *echo }
+type offering struct {
+	*echo
+	made chan *offeringHandler
+}
 
 type offeringHandler struct {
 	sdk.Offerer
 	resumed chan struct{}
-	held    bool
+	resume  func() // closes it, once
 }
 
 func (o *offeringHandler) Received(frames [][]byte) {
-	held := o.Offer(frames, func() { close(o.resumed) })
-	o.held = o.held || held
+	o.Offer(frames, o.resume)
 }
 
 func (o offering) Connect(ctx context.Context, t sdk.Target, x sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
-	return o.echo.Connect(ctx, t, x, &offeringHandler{Offerer: h.(sdk.Offerer), resumed: make(chan struct{})})
+	resumed := make(chan struct{})
+	made := &offeringHandler{h.(sdk.Offerer), resumed, sync.OnceFunc(func() { close(resumed) })}
+	o.made <- made
+	return o.echo.Connect(ctx, t, x, made)
 }
 
 // A transport that offers never waits: what a held endpoint's window does not
 // admit is dropped in the plugin, and the host counts it.
 func TestOffersToAHeldEndpoint(t *testing.T) {
 	bothCarriers(t, func(t *testing.T, socket bool) {
-		b := newBoundary(t, offering{newEcho()}, socket)
+		made := make(chan *offeringHandler, 1)
+		b := newBoundary(t, offering{newEcho(), made}, socket)
 		const frames = 4096
 		ep, h := b.holding(t, "main", frames, 1000)
 		// All outcomes have come, so nothing waits.
 		if err := h.await(testContext(t), func(r *recorder) bool { return len(r.results) == frames }); err != nil {
 			t.Fatal(err)
 		}
+		resumed := (<-made).resumed
+		select {
+		case <-resumed:
+			t.Error("resumed while it is held")
+		default:
+		}
 		h.release()
+		select {
+		case <-resumed:
+		case <-testContext(t).Done():
+			t.Fatal("not resumed")
+		}
 		var id uint64 = frames
 		until(t, "frames to be taken again", func() bool {
 			id++
@@ -215,6 +233,12 @@ func TestOffersToAHeldEndpoint(t *testing.T) {
 			defer h.recorder.mu.Unlock()
 			return bytes.Equal(h.frames[len(h.frames)-1], []byte("again"))
 		})
+		h.mu.Lock()
+		told := h.dropped
+		h.mu.Unlock()
+		if told == 0 {
+			t.Error("frames came before it was told that some had been dropped")
+		}
 		ep.Close()
 		if err := h.await(testContext(t), func(r *recorder) bool { return r.ends == 1 }); err != nil {
 			t.Fatal(err)

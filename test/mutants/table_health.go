@@ -183,4 +183,13 @@ var healths = []mutant{
 	{"ranker: the one whose pause ends first", "engine/internal/ranker/ranker.go",
 		"if soonest < 0 || sooner(c, cs[soonest]) {",
 		"if soonest < 0 {", "engine/internal/ranker", "TestOrder", false},
+	{"freeze: when the last one ended", "engine/internal/freeze/freeze.go",
+		"\t\treturn d.mu.spans[n-1].to\n",
+		"\t\treturn d.mu.spans[0].to\n", "engine/internal/freeze", "TestThawed", false},
+	{"freeze: one that has just ended", "engine/internal/freeze/freeze.go",
+		"\tcase !d.mu.last.IsZero() && late(d.mu.last, now):\n",
+		"\tcase false:\n", "engine/internal/freeze", "TestThawed", false},
+	{"freeze: nothing is late", "engine/internal/freeze/freeze.go",
+		"return now.Sub(last) > Interval+Threshold",
+		"return now.Sub(last) < 0", "engine/enginetest", "TestAStoppedEngineMarksNobody|TestASessionOutlivesAFreezeOfItsReceiver", false},
 }

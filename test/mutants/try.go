@@ -30,9 +30,10 @@ const (
 	found    result = "found"
 	hung     result = "found/hung" // its test did not end
 	survived result = "SURVIVED"
-	stale    result = "STALE"   // its text is not in the file, or not once
-	broken   result = "INVALID" // it does not compile
-	empty    result = "NO TEST" // nothing has that name
+	stale    result = "STALE"     // its text is not in the file, or not once
+	broken   result = "INVALID"   // it does not compile
+	empty    result = "NO TEST"   // nothing has that name
+	untried  result = "NOT TRIED" // its package's tests do not build, or are red anyway
 )
 
 func (r result) good() bool { return r == found || r == hung }
@@ -62,6 +63,9 @@ func groups(list []mutant) (gs []*group) {
 // build makes the group's tests with all of its mutants woven in. Mutants that
 // cannot be are taken out and returned with the reason.
 func (g *group) build(dir string) (out map[int]result, err error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
 	out = map[int]result{}
 	replace := map[string]string{}
 	put := func(path string, content []byte) error {

@@ -7,17 +7,24 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/hawser-transport/hawser/sdk"
 )
 
 // Checksum returns the SHA-256 of a plugin's binary in hexadecimal.
 func Checksum(path string) (string, error) {
-	f, err := os.Open(path)
+	// Non-blocking: a FIFO must not hold us, nor a device that never ends.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", sdk.Errorf(sdk.InvalidArgument, "plugin binary: %w", err)
 	}
 	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return "", sdk.Errorf(sdk.InvalidArgument, "plugin binary: %w", err)
+	} else if !info.Mode().IsRegular() {
+		return "", sdk.Errorf(sdk.InvalidArgument, "plugin binary %s is not a regular file (%s)", path, info.Mode().Type())
+	}
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
 		return "", sdk.Errorf(sdk.InvalidArgument, "plugin binary %s: %w", path, err)
