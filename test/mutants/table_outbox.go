@@ -33,7 +33,7 @@ var outboxes = []mutant{
 		"\tif b.low <= seq {\n\t\treturn\n\t}\n",
 		"", "engine/internal/outbox", "TestASmallerLimitIsNoLoss", false},
 	{"outbox: only the last copy counts", "engine/internal/outbox/box.go",
-		"e.where == sent && e.copies == copy",
+		"e.where == sent && e.copies == number",
 		"e.where == sent", "engine/internal/outbox", "TestOutcomes", false},
 	{"outbox: handover avoids the way", "engine/internal/outbox/box.go",
 		"b.again(e, l.Owner)",
