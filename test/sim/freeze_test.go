@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine"
@@ -143,8 +144,25 @@ func (l *life) listen() {
 }
 
 // blame is how long after a freeze of a peer something can still be held
-// against it: the window of path errors, and some.
+// against it: the window of path errors, and some. Only the time in which the
+// judge itself runs counts: what it holds against others it cannot take back
+// while it is stopped.
 const blame = 15 * time.Second
+
+// blames is since when a freeze of a peer can be held against it at t.
+func (l *life) blames(t time.Time) time.Time {
+	since := t.Add(-blame)
+	for _, s := range slices.Backward(l.frozen) {
+		to := s.to
+		if to.IsZero() || to.After(t) {
+			to = t
+		}
+		if s.from.Before(t) && to.After(since) {
+			since = since.Add(-to.Sub(s.from))
+		}
+	}
+	return since
+}
 
 // checkVerdicts wants of a world in which nothing but processes stopped that
 // each was held against the one that was stopped, if against anybody: a process
@@ -162,7 +180,7 @@ func (w *world) checkVerdicts() {
 				w.broken("", "%s: its %s was given up", l, ev.Transport)
 			} else if ev.Kind == engine.PathPaused && w.p.deaths {
 				continue // that was their doing
-			} else if ev.Address != "" && !frozen[ev.Address].in(ev.Time.Add(-blame), ev.Time) {
+			} else if ev.Address != "" && !frozen[ev.Address].in(l.blames(ev.Time), ev.Time) {
 				w.broken("", "%s: %v %s %s/%s at %v, although that never stopped", l, ev.Kind, ev.Address, ev.Transport, ev.Path, ev.Time.Sub(w.start))
 			}
 		}
@@ -172,11 +190,11 @@ func (w *world) checkVerdicts() {
 			continue
 		}
 		there, here := frozen[s.to.address], s.from.frozen
-		early := s.ended.Before(s.deadline)
+		early, since := s.ended.Before(s.deadline), s.from.blames(s.at)
 		switch {
-		case early && !there.in(s.at.Add(-blame), s.ended):
+		case early && !there.in(since, s.ended):
 			w.broken(s.name, "ended early, although its receiver never stopped")
-		case !early && !there.in(s.at.Add(-blame), s.ended) && !here.in(s.at.Add(-blame), s.ended) && s.deadline.Sub(s.at) > time.Second:
+		case !early && !there.in(since, s.ended) && !here.in(s.at.Add(-blame), s.ended) && s.deadline.Sub(s.at) > time.Second:
 			w.broken(s.name, "failed, although nobody stopped")
 		}
 	}
