@@ -310,7 +310,10 @@ func TestStalePacket(t *testing.T) {
 	}
 	deliver()
 	w.quiet(1)
-	pkt.Header.Sent = now()
+	pkt.Header.Sent, pkt.From = now(), PortName{"a", "sim1", 1}.String()
+	deliver() // from an address that is not the peer's
+	w.quiet(1)
+	pkt.From = portA.String()
 	deliver()
 	w.statuses(1, verbs.Success)
 	w.stop()

@@ -158,6 +158,36 @@ func TestInject(t *testing.T) {
 	if s, _ := w.ends[0].State(at.QP); s != verbs.RTR {
 		t.Errorf("the queue pair is in %v", s)
 	}
+	w.ok(w.ends[0].CloseQP(at.QP))
+
+	// A batch that breaks off: those before were posted.
+	w.connect(verbstest.Attr{})
+	w.receives(1, 0, 1, 2)
+	w.ok(w.Inject("a", Injection{Call: "ibv_post_send(WR)", Errno: syscall.ENOMEM, After: 2}))
+	n, err := w.ends[0].PostSend(w.at[0].QP, verbstest.WR{Signaled: true}, verbstest.WR{Signaled: true}, verbstest.WR{Signaled: true})
+	if n != 2 || !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("%d %v", n, err)
+	}
+	w.statuses(0, verbs.Success, verbs.Success)
+	w.statuses(1, verbs.Success, verbs.Success)
+	w.quiet(0)
+	w.stop()
+}
+
+// TestMTUMismatch: ends that cut messages differently do not understand each other.
+func TestMTUMismatch(t *testing.T) {
+	w := newWorld(t, verbstest.Setup{})
+	var err error
+	for i, e := range w.ends {
+		w.at[i], err = e.NewQP(8)
+		w.ok(err)
+	}
+	w.ok(w.ends[0].Connect(w.at[0].QP, w.at[1], verbstest.Attr{MTU: 1024}, verbs.RTS))
+	w.ok(w.ends[1].Connect(w.at[1].QP, w.at[0], verbstest.Attr{MTU: 2048}, verbs.RTS))
+	w.receives(1, 0, 1)
+	_, err = w.ends[0].PostSend(w.at[0].QP, verbstest.WR{Length: 1024, Signaled: true}, verbstest.WR{Length: 1025, Signaled: true})
+	w.ok(err)
+	w.statuses(0, verbs.Success, verbs.RemoteInvalidReq)
 	w.stop()
 }
 

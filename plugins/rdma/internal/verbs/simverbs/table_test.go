@@ -169,15 +169,16 @@ func TestTwoProcessesOfOneHost(t *testing.T) {
 	verbstest.Run(t, func(*testing.T) verbstest.Rig { return rig })
 }
 
-// TestLikeSoftRoCE: a device that keeps completions at RESET, on InfiniBand.
-func TestLikeSoftRoCE(t *testing.T) {
+// TestOtherDevices: InfiniBand, and completions that are kept as Soft-RoCE does.
+func TestOtherDevices(t *testing.T) {
 	verbstest.Run(t, func(t *testing.T) verbstest.Rig {
 		dir := shortDir(t)
 		rig := verbstest.Rig{Traits: exact}
 		rig.Traits.KeepsCompletions = true
+		rig.Traits.NoEvents = []verbs.EventType{verbs.LastWQEReached}
 		for i, end := range []*verbstest.End{&rig.A, &rig.B} {
 			o := Options{Dir: dir, Host: string("ab"[i]), Devices: []Device{{
-				Name: "sim0", KeepsCompletions: true,
+				Name: "sim0", KeepsCompletions: true, NoLastWQE: true,
 				Ports: []Port{{Link: verbs.InfiniBand, LID: uint16(i + 1), MTU: 2048}},
 			}}}
 			*end = endOf(startHost(t, o), "sim0")

@@ -42,9 +42,14 @@ func testFullQueue(p *pair) {
 	if _, err = p.ends[0].PostSend(p.at[0].QP, wrs[0]); !errors.Is(err, syscall.ENOMEM) {
 		p.Fatalf("posting to a full queue: %v", err)
 	}
-	p.receives(1, 1, 2)
+	p.receives(1, 1, 2, 3)
+	p.poll(1, 3)
 	p.statuses(0, result{0, 0}, result{1, 0})
-	p.send(0, WR{ID: 1000, Slot: 1, Length: 8, Signaled: true}, WR{ID: 1001, Slot: 1, Length: 8, Signaled: true})
+	if !p.traits.ExactQueues {
+		p.send(0, wrs[0])
+		return
+	}
+	p.send(0, wrs[0], wrs[1])
 	_, err = p.ends[0].PostSend(p.at[0].QP, wrs[0])
 	p.refused(err, syscall.ENOMEM)
 }
@@ -66,6 +71,11 @@ func testFullSRQ(p *pair) {
 	p.connect(8, Attr{})
 	p.send(0, WR{ID: 1, Slot: 1, Length: 8, Signaled: true})
 	p.statuses(0, result{1, 0})
+	if p.traits.ExactQueues {
+		// Taken, and its completion not polled.
+		_, err = p.ends[1].PostRecv(n)
+		p.refused(err, syscall.ENOMEM)
+	}
 	p.statuses(1, result{0, 0})
 	p.receives(1, 0)
 }
@@ -102,6 +112,7 @@ func (p *pair) drops(do func()) {
 	do()
 }
 
+// testResetDrops: sends that were acknowledged are lost without a word.
 func testResetDrops(p *pair) {
 	p.drops(func() { p.ok(p.ends[1].Move(p.at[1].QP, verbs.Reset)) })
 	if p.traits.KeepsCompletions {
@@ -116,7 +127,9 @@ func testDestroyDrops(p *pair) {
 	p.drops(func() { p.ok(p.ends[1].CloseQP(p.at[1].QP)) })
 	if !p.traits.KeepsCompletions {
 		p.quiet(1, 20*time.Millisecond)
+		return
 	}
+	p.statuses(1, result{0, 0}, result{1, 0}, result{2, 0})
 }
 
 func testReconnect(p *pair) {

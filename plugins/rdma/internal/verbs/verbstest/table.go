@@ -21,7 +21,7 @@ type Traits struct {
 	// ExactTime: a dead path is reported within twice of what timeout and
 	// retry count imply. Devices stretch it.
 	ExactTime bool
-	// KeepsCompletions: RESET leaves completions that were not polled.
+	// KeepsCompletions: RESET and destroy leave completions that were not polled.
 	KeepsCompletions bool
 	// NoEvents lists events that the device does not raise.
 	NoEvents []verbs.EventType
