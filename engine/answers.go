@@ -25,35 +25,48 @@ func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.He
 		// To oneself: nothing travels, so any session will do.
 		return control.HelloReply{Node: e.self(), Proto: req.Proto, Session: req.Session, Room: selfRoom}, nil
 	}
+	reply, result, err := e.greeting(req)
+	e.stats.helloReceived[result].Add(1)
+	return reply, err
+}
+
+// greeting answers a hello of somebody else, and tells what became of the
+// session that it proposes.
+func (e *Engine) greeting(req control.HelloRequest) (reply control.HelloReply, result int, err error) {
 	a, err := e.greet(req.From)
 	if err != nil {
-		return control.HelloReply{}, err
+		return reply, sessionRefused, err
 	}
-	reply := control.HelloReply{Node: e.self(), Proto: min(req.Proto, *e.cfg.Notification.Proto)}
+	proto := min(req.Proto, *e.cfg.Notification.Proto)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.dead != nil || a.successor != nil {
-		return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
+		return reply, sessionRefused, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
 	}
-	if !a.agreeLocked(reply.Proto) {
-		return control.HelloReply{}, sdk.Errorf(sdk.InvalidArgument, "hello: protocol %d is in use with this incarnation, not %d", a.proto.Load(), reply.Proto)
+	if !a.agreeLocked(proto) {
+		return reply, sessionRefused, sdk.Errorf(sdk.InvalidArgument, "hello: protocol %d is in use with this incarnation, not %d", a.proto.Load(), proto)
 	}
 	old := a.in
+	result = sessionKept
 	if old == nil || req.Replaces != 0 && req.Replaces == old.ID() {
 		if old == nil && int(e.stats.Sessions.Load()) >= e.cfg.Sessions.Max {
-			return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this engine holds sessions.max = %d sessions", e.cfg.Sessions.Max)
+			return reply, sessionRefused, sdk.Errorf(sdk.Busy, "hello: this engine holds sessions.max = %d sessions", e.cfg.Sessions.Max)
 		}
-		e.endSession(old)
+		result = sessionOpened
+		if old != nil {
+			result = sessionReplaced
+		}
+		e.endSession(old, endReplaced)
 		a.openSessionLocked(req.Session, time.Now())
 	}
-	reply.Session = a.in.ID()
+	reply = control.HelloReply{Node: e.self(), Proto: proto, Session: a.in.ID()}
 	if a.acks() {
 		reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
 	}
 	reply.Transports, reply.Version = e.published()
 	a.learnLocked(req.Transports, req.Version)
 	a.pumpLocked()
-	return reply, nil
+	return reply, result, nil
 }
 
 // selfRoom is no limit: the queue itself says when it is full.

@@ -175,7 +175,7 @@ func (a *association) die(cause error) {
 	for _, ep := range eps {
 		ep.shut()
 	}
-	a.e.endSession(in)
+	a.e.endSession(in, endOver)
 	for _, x := range posted {
 		a.settle(x, func(d *Delivery) { d.fail(cause) })
 	}
@@ -271,6 +271,7 @@ func (a *association) tickLocked(now time.Time) {
 	if !since.IsZero() && a.e.freeze.Within(since, now) {
 		// This process did not run: what fell due meanwhile says nothing.
 		a.box.Rearm(now)
+		a.e.stats.voided[voidAckTimeouts].Add(1)
 		a.trustLocked()
 	}
 	held, full := a.heldLocked() // by what is about to be taken out, too

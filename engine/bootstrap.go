@@ -189,6 +189,7 @@ func (a *association) notAccepted(p *path, ep *endpoint, err error) {
 		p.connecting = nil
 		p.failedLocked(time.Now(), "accept: "+err.Error())
 		a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, false)))
+		p.countersLocked(a.e).acceptFailure.Add(1)
 		a.pumpLocked()
 	}
 }

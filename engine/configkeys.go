@@ -232,11 +232,16 @@ func (k configKey) checkInt(v int64) string {
 	if (k.auto && v == -1) || (v >= k.min && v <= k.max) {
 		return ""
 	}
+	return fmt.Sprintf("must be %s, not %d", k.accepted(), v)
+}
+
+// accepted is which numbers the key takes.
+func (k configKey) accepted() string {
 	also := ""
 	if k.auto {
 		also = "-1 or "
 	}
-	return fmt.Sprintf("must be %s%d to %d, not %d", also, k.min, k.max, v)
+	return fmt.Sprintf("%s%d to %d", also, k.min, k.max)
 }
 
 func (k configKey) checkString(s string) string {

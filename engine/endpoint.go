@@ -94,6 +94,7 @@ func (ep *endpoint) Completed(cs []sdk.Completion) {
 		case sdk.NotPosted:
 			ep.notPosted(c.ID, c.Code)
 		default:
+			ep.p.countersLocked(a.e).unknown.Add(1)
 			s, ok := ep.inflight.take(c.ID)
 			if !ok {
 				a.e.stats.Nonsense.Add(1)
@@ -288,10 +289,11 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 	}
 	for a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) != inbox.Entered {
 		if !ep.stall(in, a.e.partFor(name)) {
-			a.e.stats.DroppedFull.Add(1)
+			a.e.stats.dropped[dropLost].Add(1)
 			return
 		}
 	}
+	a.e.stats.Unstamped.Add(1)
 	in.entered++
 }
 
@@ -317,6 +319,7 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 			a.e.stats.Malformed.Add(1)
 			return
 		}
+		a.e.stats.CreditAnswers.Add(1)
 		session.Floor(h.Ack, now)
 		in.owes, in.owesAll = true, true
 		return
@@ -343,8 +346,17 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		a.e.stats.Duplicates.Add(1)
 		in.owes, in.owesAll = a.acks(), a.acks()
 	case inbox.NoRoom, inbox.PartFull:
-		a.e.stats.DroppedFull.Add(1)
 		in.owes = a.acks()
+		switch {
+		case !a.acks():
+			a.e.stats.dropped[dropLost].Add(1)
+		case verdict == inbox.PartFull:
+			a.e.stats.dropped[dropPart].Add(1)
+		default:
+			a.e.stats.dropped[dropFull].Add(1)
+		}
+	case inbox.TooLate:
+		a.e.stats.dropped[dropLate].Add(1)
 	case inbox.OutOfRange:
 		a.e.stats.OutOfRange.Add(1)
 	case inbox.Ended:
@@ -411,7 +423,15 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 		return 0
 	}
 	a.ranges = ack.Ranges
+	hadRoom := a.box.HasRoom()
 	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
+	if hadRoom && !a.box.HasRoom() {
+		a.e.stats.RoomLost.Add(1)
+	}
+	a.e.stats.AcksReceived.Add(1)
+	if n := a.box.TakeFastResends(); n > 0 {
+		a.e.stats.FastResends.Add(n)
+	}
 	a.countAcksLocked(now, a.settled...)
 	for i, e := range a.settled {
 		a.ackedLocked(e, now)

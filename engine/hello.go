@@ -39,6 +39,7 @@ func (a *association) helloIfNeededLocked() {
 func (a *association) reopenLocked() {
 	if s := a.box.Session(); s != 0 { // else a hello is under way already
 		a.hello.replaces = s
+		a.e.stats.Reopened.Add(1)
 	}
 	cause := sdk.Errorf(sdk.SessionUnknown, "the receiver no longer holds the session")
 	for _, x := range a.box.CloseSession() {
@@ -87,6 +88,14 @@ func (a *association) helloOnce() bool {
 	a.mu.Unlock()
 	req.Transports, req.Version = a.e.published()
 	reply, err := a.client.Hello(a.e.ctx, req)
+	switch {
+	case err == nil:
+		a.e.stats.helloSent[helloAnswered].Add(1)
+	case silent(err):
+		a.e.stats.helloSent[helloSilent].Add(1)
+	default:
+		a.e.stats.helloSent[helloFailed].Add(1)
+	}
 	if err == nil && (reply.Node.Incarnation.IsZero() || reply.Session == 0) {
 		err = sdk.Errorf(sdk.Refused, "hello: the answer names no incarnation or session")
 	}

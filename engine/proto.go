@@ -63,7 +63,7 @@ func (ep *endpoint) takenOverLocked(s slot) {
 	}
 	ep.p.shuns = 0
 	a.box.Remove(s.entry)
-	a.e.stats.Taken.Add(1)
+	a.e.stats.ended(HandedOver, 0, nil)
 	a.settle(s.entry, func(d *Delivery) { d.finish(HandedOver, nil) })
 }
 
@@ -135,6 +135,7 @@ func (a *association) missReceiptsLocked(now time.Time) {
 			if x.SentAt().Add(a.e.cfg.RPC.NotifyTimeout()).After(now) {
 				break // they are in order of sending
 			}
+			a.e.stats.ReceiptsMissed.Add(1)
 			ep.lostLocked(slot{entry: x, copy: x.Copies()}, "no receipt within rpc.notify_timeout_ms")
 		}
 	}
@@ -179,6 +180,7 @@ func (ep *endpoint) stall(in *intake, part *inbox.Part[Received]) bool {
 	if in.patience <= 0 {
 		return false
 	}
+	ep.a.e.stats.Stalls.Add(1)
 	began, limit := time.Now(), min(in.patience, stallLimit)
 	room := part.AwaitRoom(limit)
 	took := time.Since(began)

@@ -42,14 +42,16 @@ func (a *association) openSessionLocked(id uint64, now time.Time) {
 	a.e.stats.Sessions.Add(1)
 }
 
-// endSession ends a sender's session; nil is none.
-func (e *Engine) endSession(s *inbox.Session) {
+// endSession ends a sender's session, for a reason of sessionEndNames; nil is
+// none.
+func (e *Engine) endSession(s *inbox.Session, reason int) {
 	if s == nil {
 		return
 	}
 	s.Rest(time.Now(), true)
 	e.queue.Forget(s)
 	e.stats.Sessions.Add(-1)
+	e.stats.sessionsEnded[reason].Add(1)
 }
 
 // roomReturned sends an ack that nobody asked for to a sender that was told of
@@ -62,6 +64,7 @@ func (e *Engine) roomReturned(s *inbox.Session) {
 		return
 	}
 	if ep := a.viaLocked(nil); ep != nil {
+		a.e.stats.RoomAcks.Add(1)
 		ep.oweLocked()
 		a.pumpLocked()
 	}
@@ -103,7 +106,7 @@ func (a *association) sweep(now time.Time) {
 	}
 	a.in = nil
 	a.mu.Unlock()
-	a.e.endSession(in)
+	a.e.endSession(in, endSilent)
 }
 
 // uselessLocked reports whether nothing is pending, connected or remembered.

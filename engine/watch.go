@@ -120,6 +120,8 @@ func (w *watch) round() time.Time {
 
 // thawed takes in that this process did not run for some time.
 func (w *watch) thawed(from, to time.Time) {
+	w.e.stats.Freezes.Add(1)
+	w.e.stats.Frozen.Add(int64(to.Sub(from)))
 	w.change(func(time.Time) []any {
 		return append(list(w.mu.peers.Rearm(from, to)), list(w.mu.paths.Rearm(from, to))...)
 	})

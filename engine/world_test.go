@@ -28,6 +28,7 @@ type world struct {
 	slow    *sdktest.Fabric // the RPC fallback
 	configs map[string]Config
 	queues  map[string][]*Queue
+	more    []*Engine // that a metricCase opened
 }
 
 // run runs f in a synctest bubble with a world.

@@ -19,9 +19,6 @@ func descriptionFromPB(r *pb.DescribeResponse) (sdk.Description, error) {
 		ConfigSchema: json.RawMessage(r.GetConfigSchema()),
 		SharedDevice: r.GetSharedDevice(),
 	}
-	if d.Contract != sdk.ContractVersion {
-		return sdk.Description{}, fmt.Errorf("contract version %d, this host has %d: install the plugin built for this version", d.Contract, sdk.ContractVersion)
-	}
 	if err := checkName(d.Name); err != nil {
 		return sdk.Description{}, err
 	}

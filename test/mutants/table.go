@@ -117,7 +117,7 @@ var mutants = []mutant{
 		"h.Seq < h.Ack || ",
 		"", "engine/internal/inbox", "TestTake", false},
 	{"inbox: floor counts in a dropped frame", "engine/internal/inbox/session.go",
-		"\t\ts.mu.window.Resolve(h.Ack)\n",
+		"\t\ts.resolveLocked(h.Ack)\n",
 		"", "engine/internal/inbox", "TestTake|TestNoRoomLeavesNoTrace", false},
 	{"inbox: duplicates", "engine/internal/inbox/session.go",
 		"\tif s.mu.window.Seen(h.Seq) {\n\t\treturn Duplicate\n\t}\n",

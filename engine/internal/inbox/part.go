@@ -130,7 +130,16 @@ func (p *Part[T]) tryGet() (item T, ok, closed bool) {
 
 // Len is how many items wait in the part.
 func (p *Part[T]) Len() int {
+	n, _ := p.Size()
+	return n
+}
+
+// Size is how many items wait in the part, and their bytes.
+func (p *Part[T]) Size() (frames, bytes int) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	return p.n
+	return p.n, p.bytes
 }
+
+// Bounds are the part's.
+func (p *Part[T]) Bounds() (frames, bytes int) { return p.frames, p.limit }

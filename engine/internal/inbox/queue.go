@@ -178,6 +178,9 @@ func (q *Queue[T]) Len() (frames, bytes int) {
 	return q.mu.n, q.mu.bytes
 }
 
+// Floors is how often a sender's floor passed numbers that never entered.
+func (q *Queue[T]) Floors() uint64 { return q.active.floors.Load() }
+
 // Close stops Put; Get hands out what is left, then fails.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()

@@ -46,6 +46,7 @@ type Box struct {
 	ackSeq    uint64 // the highest number of an ack
 	acked     uint64 // the highest cumulative ack
 
+	fast   uint64 // entries that fastResend took, since TakeFastResends
 	bytes  uint64 // of entries with a number
 	size   int    // of all entries, with overhead
 	rto    rto
@@ -168,6 +169,17 @@ func (b *Box) ResendAll() {
 			b.again(e, nil)
 		}
 	}
+}
+
+// HasRoom is false at room 0: the lowest unresolved number may not go out.
+func (b *Box) HasRoom() bool { return b.low <= b.roomSeq }
+
+// TakeFastResends is how many entries were to be sent again since the last
+// call, because three that were sent later over their lane were acked.
+func (b *Box) TakeFastResends() uint64 {
+	n := b.fast
+	b.fast = 0
+	return n
 }
 
 // Head returns the entry to send next, or nil if room, span or the lack of a
@@ -395,6 +407,7 @@ func (b *Box) fastResend() {
 	for _, l := range b.lanes {
 		for e := l.list.head; e != nil && e.order < l.acked[0]; e = l.list.head {
 			b.again(e, nil)
+			b.fast++
 		}
 	}
 }

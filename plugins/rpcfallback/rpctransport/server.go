@@ -100,7 +100,7 @@ func (s *service) claim(ctx context.Context) (*endpoint, bootstrap.Verdict) {
 	case j.Kind != bootstrap.Frames:
 		return nil, bootstrap.WrongKind
 	}
-	e, verdict := s.t.pending.Claim(j)
+	e, verdict := s.t.Pending.Claim(j)
 	if verdict == bootstrap.WrongInstance {
 		s.t.gate.courtesy.Ask()
 	}
