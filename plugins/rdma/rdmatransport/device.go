@@ -260,7 +260,7 @@ func atMost(n, limit int) int {
 }
 
 // share is how many frames one endpoint may have in receive buffers.
-func (d *device) share() int { return share(d.receives.n, d.table.len()) }
+func (d *device) share() int { return share(d.receives.n, int(d.table.n.Load())) }
 
 // fail ends everything on the device, which is lost.
 func (d *device) fail(err error) {

@@ -1,6 +1,9 @@
 package rdmatransport
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // table holds a device's endpoints by the number of their queue pairs. Numbers
 // are unique within a device, and used again: an endpoint stays in the table
@@ -10,6 +13,9 @@ type table struct {
 	mu    sync.Mutex
 	freed sync.Cond
 	m     map[uint32]*endpoint
+	// n is how many there are: endpoints ask under the table's lock, and
+	// without it.
+	n atomic.Int32
 }
 
 func (t *table) init() {
@@ -26,6 +32,7 @@ func (t *table) publish(e *endpoint) {
 		t.freed.Wait()
 	}
 	t.m[e.num] = e
+	t.n.Store(int32(len(t.m)))
 }
 
 // withdraw removes the endpoint, whose queue pair has no completions left.
@@ -33,13 +40,8 @@ func (t *table) withdraw(e *endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.m, e.num)
+	t.n.Store(int32(len(t.m)))
 	t.freed.Broadcast()
-}
-
-func (t *table) len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.m)
 }
 
 // each calls do for every endpoint. It may take the endpoint's lock.
