@@ -19,6 +19,8 @@ type command struct {
 	Inject *Injection `json:",omitempty"`
 }
 
+const refreshCommand = "refresh"
+
 type reply struct {
 	Error    string `json:",omitempty"`
 	QPs      []QPInfo
@@ -61,7 +63,7 @@ func (p *Provider) obey(c command, a *reply) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch c.Do {
-	case "refresh":
+	case refreshCommand:
 		return p.refresh()
 	case "inject":
 		p.injected = append(p.injected, c.Inject)

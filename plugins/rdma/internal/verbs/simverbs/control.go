@@ -19,8 +19,9 @@ import (
 // Controller changes a fabric from any process, also one without a provider.
 //
 // What it changes of ports and links holds for processes that start later too.
-// Each call returns once every process knows; a frozen one does not answer and
-// learns it when it goes on.
+// Each call returns once every process knows; a frozen one learns it when it
+// goes on. What it does to queue pairs and devices reaches the processes that
+// run, and fails if one of them is frozen.
 type Controller struct{ dir string }
 
 // Control returns the controls of a directory's fabric.
@@ -96,10 +97,7 @@ func (c *Controller) change(do func(*fabric) error) error {
 	if err := changeFabric(c.dir, do); err != nil {
 		return err
 	}
-	_, err := c.ask("", command{Do: "refresh"})
-	if errors.Is(err, errNoAnswer) {
-		return nil
-	}
+	_, err := c.ask("", command{Do: refreshCommand})
 	return err
 }
 
@@ -205,7 +203,8 @@ func (c *Controller) processes(host string) ([]string, error) {
 	return names, err
 }
 
-// askOne returns nil for a process that is gone.
+// askOne returns nil for a process that is gone, and for a frozen one that has
+// to read the fabric again before it does anything else.
 func (c *Controller) askOne(process string, cmd command) (*reply, error) {
 	conn, err := net.DialTimeout("unix", socketOf(c.dir, process), answerIn)
 	if err != nil {
@@ -224,7 +223,7 @@ func (c *Controller) askOne(process string, cmd command) (*reply, error) {
 		}
 	}
 	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded) && cmd.Do != refreshCommand:
 		return nil, errNoAnswer
 	case err != nil:
 		return nil, nil // it ended meanwhile

@@ -36,9 +36,11 @@ type Device struct {
 	Limits verbs.Limits
 	// OpenError makes a device that is listed but cannot be opened.
 	OpenError verbs.Errno `json:",omitempty"`
-	// KeepsCompletions: RESET leaves the completions that were not polled, as
-	// Soft-RoCE does.
+	// KeepsCompletions: RESET and destroy leave the completions that were not
+	// polled, as Soft-RoCE does; a number that is used again has late ones.
 	KeepsCompletions bool `json:",omitempty"`
+	// NoLastWQE: LastWQEReached is never raised.
+	NoLastWQE bool `json:",omitempty"`
 }
 
 // Port is a device's port.

@@ -46,6 +46,8 @@ type nic struct {
 type Injection struct {
 	// Call is the verbs name: "ibv_reg_mr". Moves of a queue pair are
 	// "ibv_modify_qp" or one of "ibv_modify_qp(INIT)", (RTR), (RTS), (ERR), (RESET).
+	// "ibv_post_send(WR)" and "ibv_post_srq_recv(WR)" count work requests, not
+	// calls, and those before the failing one are posted.
 	Call  string
 	Errno verbs.Errno
 	// After is how many calls go well before.

@@ -195,7 +195,7 @@ func (q *qp) toError() {
 	for len(q.sends) > 0 {
 		q.complete(verbs.Flushed)
 	}
-	if q.srq != nil {
+	if q.srq != nil && !q.d.n.config.NoLastWQE {
 		q.raise(verbs.LastWQEReached)
 	}
 }
@@ -215,14 +215,10 @@ func (q *qp) raise(t verbs.EventType) {
 // toReset forgets everything posted, and what was not polled.
 func (q *qp) toReset() {
 	q.forget()
-	if !q.d.n.config.KeepsCompletions {
-		q.sendCQ.drop(q)
-		q.recvCQ.drop(q)
-		q.free = q.init.SendWRs
-	}
 	q.state = verbs.Reset
 }
 
+// forget drops what the queue pair still has to do or to tell.
 func (q *qp) forget() {
 	q.stopTimer()
 	for _, s := range q.sends {
@@ -231,7 +227,11 @@ func (q *qp) forget() {
 	}
 	q.sends = nil
 	q.free += q.carried
-	q.carried, q.tries, q.rnrTries = 0, 0, 0
+	q.carried, q.sent, q.tries, q.rnrTries = 0, 0, 0, 0
+	if !q.d.n.config.KeepsCompletions {
+		q.sendCQ.drop(q)
+		q.recvCQ.drop(q)
+	}
 }
 
 func (q *qp) Close() error {
@@ -243,8 +243,6 @@ func (q *qp) Close() error {
 func (q *qp) destroy() {
 	q.isClosed = true
 	q.forget()
-	q.sendCQ.drop(q)
-	q.recvCQ.drop(q)
 	q.state = verbs.Reset
 	kept := q.d.events[:0:0]
 	for _, e := range q.d.events {

@@ -56,6 +56,9 @@ func (s *srq) Post(wrs []verbs.RecvWR) (int, error) {
 		return 0, refuse(call, d.n.name, syscall.EINVAL)
 	}
 	for i, wr := range wrs {
+		if err := d.p.inject(call+"(WR)", d.n.name); err != nil {
+			return i, err
+		}
 		if s.used == s.cap {
 			return i, refuse(call, d.n.name, syscall.ENOMEM)
 		}

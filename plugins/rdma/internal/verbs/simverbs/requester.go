@@ -54,6 +54,9 @@ func (q *qp) Post(wrs []verbs.SendWR) (int, error) {
 		if wr.Op > verbs.Read || wr.Inline && (wr.Length > uint32(q.init.MaxInline) || wr.Op == verbs.Read) {
 			return i, refuse(call, d.n.name, syscall.EINVAL)
 		}
+		if err := d.p.inject(call+"(WR)", d.n.name); err != nil {
+			return i, err
+		}
 		if q.free == 0 {
 			return i, refuse(call, d.n.name, syscall.ENOMEM)
 		}

@@ -62,6 +62,7 @@ type Setup struct {
 	CQ    int // entries, default 256
 	SRQ   int // receives, default 64
 	Slots int // default 128
+	Recv  int // bytes of each receive, default SlotSize
 }
 
 // SlotSize is the size of a slot of memory.
@@ -146,6 +147,7 @@ func (e *local) Start(s Setup) (err error) {
 	def(&s.CQ, 256)
 	def(&s.SRQ, 64)
 	def(&s.Slots, 128)
+	def(&s.Recv, SlotSize)
 	e.setup, e.qps = s, map[uint32]verbs.QP{}
 	if e.dev, err = e.p.Open(e.config.Device); err != nil {
 		return err
@@ -388,7 +390,7 @@ func (e *local) Bytes(slot, n int) ([]byte, error) {
 func (e *local) PostRecv(slots ...int) (int, error) {
 	wrs := make([]verbs.RecvWR, len(slots))
 	for i, s := range slots {
-		wrs[i] = verbs.RecvWR{ID: uint64(s), Addr: e.base() + uint64(s*SlotSize), LKey: e.mr.LKey(), Length: SlotSize}
+		wrs[i] = verbs.RecvWR{ID: uint64(s), Addr: e.base() + uint64(s*SlotSize), LKey: e.mr.LKey(), Length: uint32(e.setup.Recv)}
 	}
 	return e.srq.Post(wrs)
 }
