@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 	f := newFabric(t)
 	sdktest.Run(t, sdktest.Harness{
 		New:      func(t testing.TB) sdk.Transport { return f.transport(t, f.options()) },
-		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "endpoint": {"send_timeout": 17}}`),
+		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "endpoint": {"send_timeout": 19}}`),
 		BadSettings: []json.RawMessage{
 			json.RawMessage(`{"device": ["sim0"]}`),
 			json.RawMessage(`{"devices": "sim0"}`),

@@ -45,11 +45,8 @@ type way struct {
 	port   localPort
 }
 
-// way finds the target's path, if endpoints may be made for it.
+// way finds the target's path.
 func (t *Transport) way(target sdk.Target) (way, error) {
-	if err := t.life.Ready(); err != nil {
-		return way{}, err
-	}
 	paths, err := t.paths(target.Remote)
 	if err != nil {
 		return way{}, err
@@ -89,6 +86,11 @@ func (t *Transport) describe(e *endpoint, w way, target sdk.Target, mtu verbs.MT
 // Connect implements [sdk.Notifier]. It returns once the peer's end has taken
 // a first message.
 func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
+	end, err := t.life.Begin()
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	w, err := t.way(target)
 	if err != nil {
 		return nil, err
@@ -178,6 +180,11 @@ func (t *Transport) joined(ctx context.Context, e *endpoint) error {
 // Accept implements [sdk.Notifier]. What is sent before the peer's first
 // message is held.
 func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
+	end, err := t.life.Begin()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer end()
 	w, err := t.way(target)
 	if err != nil {
 		return nil, nil, err

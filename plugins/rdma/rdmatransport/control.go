@@ -34,6 +34,11 @@ func share(depth, endpoints int) int {
 	return min(max(depth/(endpoints+1), minShare), maxShare)
 }
 
+// opening is how many frames a new endpoint's peer may send before the first
+// grant. Grants cannot be taken back, so that it is less than the share: the
+// rest comes with the first frames.
+func opening(depth, endpoints int) int { return max(share(depth, endpoints)/4, minShare) }
+
 // widen returns the count whose low bits a grant carries, given the one before
 // it; ok is false if it goes back or beyond what any peer grants.
 func widen(before uint64, low uint32) (count uint64, ok bool) {

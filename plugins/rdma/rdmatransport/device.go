@@ -57,9 +57,10 @@ type device struct {
 	wcs     [pollBatch]verbs.WC
 	spent   []uint32 // receive buffers that nobody needs any more
 
-	room   atomic.Int64 // places for completions of sends
-	late   atomic.Uint64
-	scarce struct {
+	room    atomic.Int64 // places for completions of sends
+	granted atomic.Int64 // frames that peers may send, or that handlers have
+	late    atomic.Uint64
+	scarce  struct {
 		sync.Mutex
 		endpoints []*endpoint // they wait for room
 	}
@@ -259,8 +260,14 @@ func atMost(n, limit int) int {
 	return n
 }
 
-// share is how many frames one endpoint may have in receive buffers.
-func (d *device) share() int { return share(d.receives.n, int(d.table.n.Load())) }
+// share is how many frames an endpoint may be granted that holds some already:
+// its part of the buffers, as far as others' grants leave any, but never so
+// few that it comes to a halt. An eighth is left for control messages.
+func (d *device) share(holds uint64) uint64 {
+	part := share(d.receives.n, int(d.table.n.Load()))
+	free := int64(d.receives.n-d.receives.n/8) - d.granted.Load()
+	return uint64(max(min(int64(part), int64(holds)+free), minShare))
+}
 
 // fail ends everything on the device, which is lost.
 func (d *device) fail(err error) {

@@ -53,6 +53,7 @@ type endpoint struct {
 	joined  bool  // the peer's end is known to be there
 	waiting bool  // Connect waits for that
 	cause   error // why it ended
+	left    bool  // the peer has said bye
 	broken  bool  // the queue pair carries nothing any more
 	emptied bool  // and takes no more receives
 	over    bool  // nothing may reach the handler any more
@@ -88,7 +89,8 @@ func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error
 		serial: d.serial.Add(1) & maxSerial, wake: make(chan struct{}, 1),
 	}
 	d.table.publish(e)
-	e.granted = uint64(d.share())
+	e.granted = uint64(opening(d.receives.n, int(d.table.n.Load())))
+	d.granted.Add(int64(e.granted))
 	return e, nil
 }
 
@@ -191,6 +193,15 @@ func (e *endpoint) endLocked(cause error) {
 	e.kick()
 }
 
+// unlessJoined ends the endpoint unless the peer has arrived.
+func (e *endpoint) unlessJoined(cause error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.joined {
+		e.endLocked(cause)
+	}
+}
+
 // breakLocked ends it because the queue pair is no good any more.
 func (e *endpoint) breakLocked(cause error) {
 	e.broken = true
@@ -233,9 +244,6 @@ func (e *endpoint) run() {
 		e.mu.Lock()
 		e.pumpLocked() // there may be room again
 		ended := e.cause != nil
-		if e.joined {
-			arrival = nil
-		}
 		e.mu.Unlock()
 		if ended {
 			break
@@ -243,7 +251,7 @@ func (e *endpoint) run() {
 		select {
 		case <-e.wake:
 		case <-arrival:
-			e.end(sdk.Errorf(sdk.Unavailable, "%s has not arrived within %s", e.peer, milliseconds(e.d.settings.AcceptWaitMS)))
+			e.unlessJoined(sdk.Errorf(sdk.Unavailable, "%s has not arrived within %s", e.peer, milliseconds(e.d.settings.AcceptWaitMS)))
 		}
 	}
 	e.retire()
@@ -277,6 +285,7 @@ func (e *endpoint) took(frames int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.consumed += uint64(frames)
+	e.d.granted.Add(-int64(frames))
 	e.pumpLocked()
 }
 

@@ -73,7 +73,9 @@ func (d *device) inError(number uint32, do func(*endpoint)) {
 func (d *device) portDown(number int) {
 	d.table.each(func(e *endpoint) {
 		if e.port == number {
-			e.end(sdk.Errorf(sdk.Unavailable, "port %d of device %s is down", number, d.name))
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.breakLocked(sdk.Errorf(sdk.Unavailable, "port %d of device %s is down", number, d.name))
 		}
 	})
 }

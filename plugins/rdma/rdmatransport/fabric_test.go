@@ -112,7 +112,7 @@ func (f *fabric) nodeOf(t testing.TB, o simverbs.Options, settings string) *node
 	s := f.transport(t, o)
 	cfg := sdk.Config{Instance: 1, Settings: json.RawMessage(settings)}
 	if testing.Verbose() {
-		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
+		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return &node{rigtest.Start(t, s, cfg), s}
 }

@@ -99,8 +99,9 @@ func (e *endpoint) grantLocked() {
 	if e.consumed == 0 {
 		return
 	}
-	share := uint64(e.d.share())
+	share := e.d.share(e.granted - e.consumed)
 	if edge := e.consumed + share; edge >= e.granted+max(share/2, 1) && e.tellLocked(grant, uint32(edge)&countMask) {
+		e.d.granted.Add(int64(edge - e.granted))
 		e.granted = edge
 	}
 }
@@ -177,6 +178,7 @@ func (e *endpoint) controlLocked(imm uint32) {
 		}
 		e.edge = edge
 	case bye:
+		e.left = true
 		e.endLocked(sdk.Errorf(sdk.Unavailable, "%s closed the endpoint", e.peer))
 	default:
 		e.endLocked(sdk.Errorf(sdk.Unavailable, "%s broke the protocol: control message %#x", e.peer, imm))

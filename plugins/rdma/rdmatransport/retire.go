@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// farewell is how long an endpoint that was closed here waits until what
-	// it has posted, and its bye, have reached the peer.
+	// farewell is how long an endpoint that ended here waits until what it has
+	// posted, and its bye, have reached the peer.
 	farewell = 250 * time.Millisecond
 
 	// lastReceives is how long a queue pair in the error state may take to say
@@ -21,10 +21,9 @@ const (
 // the handler and every buffer comes back; only then its number is free.
 func (e *endpoint) retire() {
 	cause := e.withdraw()
+	e.d.log.Debug("endpoint ends", "peer", e.peer, "number", e.num, "cause", cause)
 	force := time.Now().Add(milliseconds(e.d.settings.RetireTimeoutMS))
-	if sdk.CodeOf(cause) == sdk.Closed {
-		e.leave()
-	}
+	e.leave()
 	e.flush(force)
 	// What landed before the queue pair was empty is in the completion queue.
 	if _, err := e.d.sweep(); err != nil {
@@ -56,10 +55,11 @@ func (e *endpoint) withdraw() error {
 	return cause
 }
 
-// leave lets what is posted arrive, and tells the peer that nothing follows.
+// leave lets what is posted arrive, and tells the peer that nothing follows:
+// otherwise it would learn that only from its next send, seconds later.
 func (e *endpoint) leave() {
 	e.mu.Lock()
-	told := e.joined && !e.broken && e.tellLocked(bye, 0)
+	told := e.joined && !e.broken && !e.left && e.tellLocked(bye, 0)
 	e.mu.Unlock()
 	if told {
 		e.await(time.Now().Add(farewell), func() bool { return e.posted == 0 || e.broken })
@@ -136,6 +136,7 @@ func (e *endpoint) destroy() {
 	e.mu.Lock()
 	left := e.posted
 	e.posted = 0
+	e.d.granted.Add(-int64(e.granted - e.consumed))
 	e.d.slots.putAll(&e.flying)
 	e.mu.Unlock()
 	if left > 0 {
