@@ -15,47 +15,52 @@ import (
 
 func numbersDir(dir, host, device string) string { return filepath.Join(dir, "q", host, device) }
 
+func numberLink(dir, host, device string, num uint32) string {
+	return filepath.Join(numbersDir(dir, host, device), strconv.FormatUint(uint64(num), 10))
+}
+
 // takeNumber takes the lowest free number. Numbers of processes that are gone
 // are free, as a kernel would have it.
 func takeNumber(dir, host, device, owner string, first uint32) (uint32, error) {
-	at := numbersDir(dir, host, device)
-	if err := os.MkdirAll(at, 0o700); err != nil {
+	if err := os.MkdirAll(numbersDir(dir, host, device), 0o700); err != nil {
 		return 0, err
 	}
-	var num uint32
-	err := locked(dir, func() error {
-		alive := map[string]bool{owner: true}
-		for num = first; ; num++ {
-			link := filepath.Join(at, strconv.FormatUint(uint64(num), 10))
-			has, err := os.Readlink(link)
-			switch {
-			case errors.Is(err, fs.ErrNotExist):
-				return os.Symlink(owner, link)
-			case err != nil:
-				return err
-			}
-			if _, known := alive[has]; !known {
-				alive[has] = isAlive(dir, has)
-			}
-			if alive[has] {
-				continue
-			}
-			if err := os.Remove(link); err != nil {
-				return err
-			}
-			return os.Symlink(owner, link)
+	alive := map[string]bool{owner: true}
+	for num := first; ; {
+		link := numberLink(dir, host, device, num)
+		err := os.Symlink(owner, link)
+		if !errors.Is(err, fs.ErrExist) {
+			return num, err
 		}
-	})
-	return num, err
+		has := ownerOf(dir, host, device, num)
+		if _, known := alive[has]; !known {
+			alive[has] = has != "" && isAlive(dir, has)
+		}
+		if alive[has] {
+			num++
+			continue
+		}
+		// Two processes may find the same dead one, and the slower one must not
+		// remove what the faster one took.
+		err = locked(dir, func() error {
+			if has != "" && ownerOf(dir, host, device, num) == has {
+				return os.Remove(link)
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
 }
 
 func freeNumber(dir, host, device string, num uint32) {
-	os.Remove(filepath.Join(numbersDir(dir, host, device), strconv.FormatUint(uint64(num), 10)))
+	os.Remove(numberLink(dir, host, device, num))
 }
 
 // ownerOf returns the process that owns a number, "" for none.
 func ownerOf(dir, host, device string, num uint32) string {
-	has, _ := os.Readlink(filepath.Join(numbersDir(dir, host, device), strconv.FormatUint(uint64(num), 10)))
+	has, _ := os.Readlink(numberLink(dir, host, device, num))
 	return has
 }
 

@@ -48,8 +48,10 @@ type Injection struct {
 	// "ibv_modify_qp" or one of "ibv_modify_qp(INIT)", (RTR), (RTS), (ERR), (RESET).
 	// "ibv_post_send(WR)" and "ibv_post_srq_recv(WR)" count work requests, not
 	// calls, and those before the failing one are posted.
-	Call  string
-	Errno verbs.Errno
+	Call string
+	// Device limits it to one device; empty is any.
+	Device string `json:",omitempty"`
+	Errno  verbs.Errno
 	// After is how many calls go well before.
 	After int `json:",omitempty"`
 }
@@ -184,7 +186,7 @@ func (p *Provider) Inject(i Injection) {
 func (p *Provider) inject(call, object string, more ...string) error {
 	for _, name := range append(more, call) {
 		for i, in := range p.injected {
-			if in.Call != name {
+			if in.Call != name || in.Device != "" && in.Device != object {
 				continue
 			}
 			if in.After--; in.After >= 0 {

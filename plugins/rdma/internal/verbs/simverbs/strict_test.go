@@ -134,7 +134,8 @@ func TestOverrun(t *testing.T) {
 
 func TestInject(t *testing.T) {
 	b := newBench(t)
-	b.p.Inject(Injection{Call: "ibv_reg_mr", Errno: syscall.ENOMEM, After: 1})
+	b.p.Inject(Injection{Call: "ibv_reg_mr", Device: "sim1", Errno: syscall.EIO})
+	b.p.Inject(Injection{Call: "ibv_reg_mr", Device: "sim0", Errno: syscall.ENOMEM, After: 1})
 	m, err := b.pd.RegisterMemory(b.mem, verbs.LocalWrite)
 	b.ok(err)
 	_, err = b.pd.RegisterMemory(b.mem, verbs.LocalWrite)
