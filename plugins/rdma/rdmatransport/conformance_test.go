@@ -14,7 +14,7 @@ func TestConformance(t *testing.T) {
 	f := newFabric(t)
 	sdktest.Run(t, sdktest.Harness{
 		New:      func(t testing.TB) sdk.Transport { return f.transport(t, f.options()) },
-		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "endpoint": {"send_timeout": 19}}`),
+		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "endpoint": {"send_timeout": 17}}`),
 		BadSettings: []json.RawMessage{
 			json.RawMessage(`{"device": ["sim0"]}`),
 			json.RawMessage(`{"devices": "sim0"}`),
@@ -31,7 +31,14 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func TestLoad(t *testing.T) {
+// fresh makes transports on hosts of one fabric.
+func fresh(t testing.TB) func() sdk.Transport {
 	f := newFabric(t)
-	rigtest.Load(t, func() sdk.Transport { return f.transport(t, f.options()) }, 3000, maxFrame)
+	return func() sdk.Transport {
+		s := f.transport(t, f.options())
+		s.settings = patient
+		return s
+	}
 }
+
+func TestLoad(t *testing.T) { rigtest.Load(t, fresh(t), 800, maxFrame) }

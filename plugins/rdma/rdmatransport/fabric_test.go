@@ -70,6 +70,19 @@ type simulated struct {
 	provider *simverbs.Provider
 	host     string
 	dirty    bool // faults were injected that leave something behind
+	settings string
+}
+
+// patient keeps a machine that is short of processors from looking like a dead
+// peer.
+const patient = `{"endpoint": {"send_timeout": 17}}`
+
+// Configure uses the settings of the test where the caller has none.
+func (s *simulated) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
+	if s.settings != "" {
+		cfg.Settings = json.RawMessage(s.settings)
+	}
+	return s.Transport.Configure(ctx, cfg)
 }
 
 func (f *fabric) transport(t testing.TB, o simverbs.Options) *simulated {
@@ -110,14 +123,19 @@ func (f *fabric) node(t testing.TB, settings string) *node {
 func (f *fabric) nodeOf(t testing.TB, o simverbs.Options, settings string) *node {
 	t.Helper()
 	s := f.transport(t, o)
-	cfg := sdk.Config{Instance: 1, Settings: json.RawMessage(settings)}
+	s.settings = settings
+	cfg := sdk.Config{Instance: 1}
 	if testing.Verbose() {
 		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	return &node{rigtest.Start(t, s, cfg), s}
 }
 
-// Close is the node's.
+// Configure and Close are the simulated transport's.
+func (n *node) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
+	return n.simulated.Configure(ctx, cfg)
+}
+
 func (n *node) Close(ctx context.Context) error { return n.simulated.Close(ctx) }
 
 // device returns the transport's device.
