@@ -243,6 +243,14 @@ func (r *Recorder) Counts() (received, done, notPosted int) {
 	return r.received, r.done, notPosted
 }
 
+// Outcome returns a frame's, if it has one.
+func (r *Recorder) Outcome(id uint64) (sdk.Completion, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := r.outcomes[id]
+	return c, ok
+}
+
 // Sender numbers the frames of an endpoint.
 type Sender struct {
 	Endpoint sdk.Endpoint

@@ -202,6 +202,7 @@ func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h s
 	}
 	e.handler, e.accept = h, true
 	mtu := t.mtu(w, offer.MTU)
+	answer := t.describe(e, w, target, mtu)
 	if err = e.link(w.Path, offer, mtu); err == nil {
 		err = t.life.Start(e, func() { t.run(e) })
 	}
@@ -209,7 +210,7 @@ func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h s
 		t.dispose(e, err)
 		return nil, nil, err
 	}
-	return e, t.describe(e, w, target, mtu).marshal(), nil
+	return e, answer.marshal(), nil
 }
 
 // run is an endpoint's life.

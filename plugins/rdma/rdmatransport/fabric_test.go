@@ -163,7 +163,14 @@ func join(t testing.TB, a, b *node, generation uint64) (x, y *side) {
 
 func joinOver(t testing.TB, a, b *node, target sdk.Target) (x, y *side) {
 	t.Helper()
+	return joinWith(t, a, b, target, nil)
+}
+
+// joinWith has the passive end's frames go to received first.
+func joinWith(t testing.TB, a, b *node, target sdk.Target, received func([][]byte)) (x, y *side) {
+	t.Helper()
 	ra, rb := rigtest.NewRecorder(t), rigtest.NewRecorder(t)
+	rb.OnReceived = received
 	ea, eb := rigtest.ConnectOver(t, a.Node, b.Node, target, ra, rb)
 	return newSide(ea, ra), newSide(eb, rb)
 }
@@ -185,3 +192,6 @@ func talk(t testing.TB, x, y *side, n int) {
 	x.WaitDone(x.Sent())
 	y.WaitDone(y.Sent())
 }
+
+// Close ends the endpoint.
+func (s *side) Close() { s.e.Close() }

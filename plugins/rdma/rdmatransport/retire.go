@@ -25,15 +25,19 @@ func (e *endpoint) retire() {
 	force := time.Now().Add(milliseconds(e.d.settings.RetireTimeoutMS))
 	e.leave()
 	e.flush(force)
-	// What landed before the queue pair was empty is in the completion queue.
-	if _, err := e.d.sweep(); err != nil {
-		e.d.fail(err)
-	}
+	e.sweep() // what landed before the queue pair was empty
 	for !e.overWith() {
 		e.deliver()
 	}
 	e.handler.Ended(cause)
 	e.destroy()
+}
+
+// sweep has everything dispatched that is in the completion queue now.
+func (e *endpoint) sweep() {
+	if _, err := e.d.sweep(); err != nil {
+		e.d.fail(err)
+	}
 }
 
 // withdraw reports what was never posted, and returns the endpoint's cause.
@@ -58,6 +62,7 @@ func (e *endpoint) withdraw() error {
 // leave lets what is posted arrive, and tells the peer that nothing follows:
 // otherwise it would learn that only from its next send, seconds later.
 func (e *endpoint) leave() {
+	e.sweep() // the peer's first message may be among what has landed
 	e.mu.Lock()
 	told := e.joined && !e.broken && !e.left && e.tellLocked(bye, 0)
 	e.mu.Unlock()
@@ -129,10 +134,7 @@ func (e *endpoint) destroy() {
 	}
 	// Completions that the queue pair has left behind must not be taken for
 	// those of the next one of its number.
-	if _, err := e.d.sweep(); err != nil {
-		e.d.fail(err)
-	}
-	e.d.table.withdraw(e)
+	e.sweep()
 	e.mu.Lock()
 	left := e.posted
 	e.posted = 0
@@ -143,6 +145,7 @@ func (e *endpoint) destroy() {
 		e.d.log.Warn("a queue pair was destroyed with work outstanding", "peer", e.peer, "count", left)
 		e.d.giveRoom(left)
 	}
+	e.d.table.withdraw(e)
 }
 
 // discard is the handler of an endpoint that never came to be.
