@@ -113,6 +113,18 @@ func (l *Life[E]) Start(e E, run func()) error {
 	return nil
 }
 
+// Begin counts a call that makes an endpoint as one of the tasks that Close
+// waits for, until end is called, unless it is too late.
+func (l *Life[E]) Begin() (end func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.readyLocked(); err != nil {
+		return nil, err
+	}
+	l.Tasks.Add(1)
+	return l.Tasks.Done, nil
+}
+
 // Forget takes an endpoint off the list.
 func (l *Life[E]) Forget(e E) {
 	l.mu.Lock()
