@@ -29,6 +29,8 @@ type Setup struct {
 	// their own, and Settings is their config.
 	Plugins  map[string]string          `json:",omitempty"`
 	Settings map[string]json.RawMessage `json:",omitempty"`
+	// Env is added to the environment of a transport's plugin.
+	Env map[string]map[string]string `json:",omitempty"`
 	// OutboxBytes, ReceiveFrames and ReceiveBytes are outbox.bytes,
 	// receive.frames and receive.bytes; 0 leaves the default.
 	OutboxBytes, ReceiveFrames, ReceiveBytes int
@@ -64,7 +66,7 @@ func (s Setup) Config() engine.Config {
 		Transports: []engine.TransportConfig{},
 	}
 	for _, name := range s.Transports {
-		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name, Plugin: s.Plugins[name], Config: s.Settings[name]})
+		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name, Plugin: s.Plugins[name], Config: s.Settings[name], Env: s.Env[name]})
 	}
 	return cfg
 }
