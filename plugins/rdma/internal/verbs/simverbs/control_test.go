@@ -11,7 +11,7 @@ import (
 // sender has seen success.
 func TestHeldCompletions(t *testing.T) {
 	w := newWorld(t, verbstest.Setup{})
-	w.connect(verbstest.Attr{Timeout: 12, RetryCnt: 1})
+	w.connect(verbstest.Attr{})
 	w.receives(1, 0, 1)
 	w.ok(w.HoldCompletions("b", "sim0", true))
 	w.send(0, 1)
@@ -29,8 +29,6 @@ func TestHeldCompletions(t *testing.T) {
 	if s, _ := w.ends[1].State(w.at[1].QP); s != verbs.Reset {
 		t.Errorf("the queue pair is in %v", s)
 	}
-	w.send(0, 2)
-	w.statuses(0, verbs.RetryExceeded)
 	w.stop()
 }
 

@@ -246,7 +246,7 @@ func TestFrozenProcess(t *testing.T) {
 	for _, e := range w.ends {
 		w.ok(e.Start(verbstest.Setup{}))
 	}
-	w.connect(verbstest.Attr{Timeout: 14, RetryCnt: 3})
+	w.connect(verbstest.Attr{Timeout: 15, RetryCnt: 3})
 	w.receives(1, 0, 1, 2)
 	w.send(0, 1)
 	w.statuses(0, verbs.Success)

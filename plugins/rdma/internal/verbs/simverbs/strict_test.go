@@ -116,7 +116,7 @@ func TestSendBufferChanged(t *testing.T) {
 // pairs with it.
 func TestOverrun(t *testing.T) {
 	w := newWorld(t, verbstest.Setup{CQ: 2})
-	w.connect(verbstest.Attr{Timeout: 13, RetryCnt: 1})
+	w.connect(verbstest.Attr{})
 	w.receives(1, 0, 1, 2)
 	// The receiver polls nothing.
 	w.send(0, 1, 2)

@@ -272,10 +272,10 @@ func testLocalProtection(p *pair) {
 
 // testNotReady: with an RNR retry of 7 a sender waits for as long as it takes.
 func testNotReady(p *pair) {
-	p.connect(8, Attr{Timeout: 12, RetryCnt: 7, RNRTimer: 8})
+	p.connect(8, Attr{Timeout: 14, RetryCnt: 3, RNRTimer: 8})
 	p.fill(0, 5, 5, 200)
 	p.send(0, WR{ID: 1, Slot: 5, Length: 200, Signaled: true}, WR{ID: 2, Slot: 6, Length: 8, Signaled: true})
-	p.quiet(0, 300*time.Millisecond) // twice what a dead path takes
+	p.quiet(0, 400*time.Millisecond) // longer than a dead path takes
 	p.receives(1, 3)
 	p.statuses(0, result{1, 0})
 	p.statuses(1, result{3, 0})
