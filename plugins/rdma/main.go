@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
+	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/ibverbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/simverbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/rdmatransport"
 	"github.com/hawser-transport/hawser/sdk"
@@ -31,7 +32,7 @@ func open() (verbs.Provider, error) {
 		}
 		return simverbs.New(o)
 	}
-	return nil, &verbs.MissingError{What: "a provider of verbs in this build", Do: "use a build for linux with cgo"}
+	return ibverbs.New(), nil
 }
 
 // later opens the provider when it is used first: a plugin that only describes

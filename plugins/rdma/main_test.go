@@ -2,11 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -78,17 +80,25 @@ func host(t testing.TB, dir string, n int) string {
 	return file
 }
 
-// A machine without RDMA is told at once, and what to do.
-func TestWithoutDevices(t *testing.T) {
-	_, err := rdmaOnThisMachine(t, build(t))
-	if sdk.CodeOf(err) != sdk.Unsupported {
-		t.Skipf("this machine has RDMA devices: %v", err)
+// Without RDMA Configure says at once what is missing and what to do; with it
+// there is a path.
+func TestOnThisMachine(t *testing.T) {
+	tr := sdktest.Binary(t, build(t))
+	defer tr.Close(rigtest.Context(t)) //nolint:errcheck // test
+	began := time.Now()
+	setup, err := tr.Configure(rigtest.Context(t), sdk.Config{Instance: 1, Settings: json.RawMessage("{}")})
+	if err == nil {
+		if len(setup.Paths) == 0 {
+			t.Error("configured without a path")
+		}
+		t.Logf("this machine has %+v", setup.Paths)
+		return
 	}
 	t.Logf("Configure: %v", err)
-}
-
-func rdmaOnThisMachine(t *testing.T, binary string) (sdk.Setup, error) {
-	tr := sdktest.Binary(t, binary)
-	defer tr.Close(rigtest.Context(t)) //nolint:errcheck // test
-	return tr.Configure(rigtest.Context(t), sdk.Config{Instance: 1, Settings: json.RawMessage("{}")})
+	if !errors.Is(err, sdk.Unsupported) || !regexp.MustCompile(`install|load|group|memlock|address|device`).MatchString(err.Error()) {
+		t.Errorf("Configure: %v", err)
+	}
+	if d := time.Since(began); d > 10*time.Second {
+		t.Errorf("it took %s to say so", d)
+	}
 }

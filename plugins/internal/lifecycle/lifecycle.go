@@ -1,4 +1,4 @@
-// Package lifecycle is the life of a stream transport: configured once, drained
+// Package lifecycle is the life of a transport: configured once, drained
 // perhaps, closed once, with a list of its endpoints and of its goroutines, so
 // that Close can end the ones and wait for the others.
 package lifecycle

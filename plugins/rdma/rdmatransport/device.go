@@ -39,7 +39,9 @@ type device struct {
 	tasks    sync.WaitGroup
 	ports    ports
 
-	starting sync.Mutex
+	// starting guards what follows, and is held for reading by those who make
+	// an endpoint of it.
+	starting sync.RWMutex
 	running  bool
 	pd       verbs.PD
 	channel  verbs.Channel
@@ -51,6 +53,7 @@ type device struct {
 
 	table  table
 	lost   atomic.Bool
+	doubt  atomic.Bool // completions of receives may have been dropped
 	serial atomic.Uint32
 
 	polling sync.Mutex // guards wcs and spent
@@ -198,6 +201,19 @@ func (d *device) close() error {
 		d.log.Debug("completions of queue pairs that were gone", "count", n)
 	}
 	return errors.Join(d.demolish(), d.dev.Close())
+}
+
+// settle gets back the receive buffers that completions were dropped for, as
+// soon as no endpoint is left.
+func (d *device) settle() {
+	d.starting.Lock()
+	defer d.starting.Unlock()
+	if !d.running || d.table.n.Load() > 0 || !d.doubt.Swap(false) {
+		return
+	}
+	if err := d.receives.renew(d.pd); err != nil {
+		d.fail(err)
+	}
 }
 
 func (d *device) shortOfMemory(err error) {

@@ -72,6 +72,8 @@ func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error
 	if err := d.start(); err != nil {
 		return nil, err
 	}
+	d.starting.RLock()
+	defer d.starting.RUnlock()
 	a := &d.settings.Endpoint
 	qp, err := d.pd.CreateQP(verbs.QPInit{
 		SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.receives.srq,

@@ -100,6 +100,27 @@ func (r *receives) postLocked() {
 	}
 }
 
+// renew makes a new queue and posts all buffers to it: those whose completions
+// a device has dropped are neither posted nor with anybody, and nothing tells.
+// There must be no endpoint.
+func (r *receives) renew(pd verbs.PD) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.srq.Close(); err != nil {
+		return err
+	}
+	srq, err := pd.CreateSRQ(r.n)
+	if err != nil {
+		return err
+	}
+	r.srq, r.free = srq, r.free[:0]
+	for i := range r.n {
+		r.free = append(r.free, uint32(i))
+	}
+	r.postLocked()
+	return nil
+}
+
 func (r *receives) retryLocked() {
 	if r.retry == nil {
 		r.retry = time.AfterFunc(repostAfter, func() { r.put(nil) })

@@ -3,6 +3,7 @@ package rdmatransport
 import (
 	"time"
 
+	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -81,6 +82,11 @@ func (e *endpoint) flush(force time.Time) {
 	if !linked {
 		return // nothing was posted, nothing can have come
 	}
+	if state, err := e.qp.State(); err == nil && state == verbs.Reset {
+		// Somebody moved it there, and what was posted has no completions.
+		e.d.doubt.Store(true)
+		return
+	}
 	if err := e.qp.ToError(); err != nil {
 		e.d.log.Warn("a queue pair does not go to the error state", "peer", e.peer, "error", err)
 	}
@@ -144,8 +150,12 @@ func (e *endpoint) destroy() {
 	if left > 0 {
 		e.d.log.Warn("a queue pair was destroyed with work outstanding", "peer", e.peer, "count", left)
 		e.d.giveRoom(left)
+		e.d.doubt.Store(true)
 	}
 	e.d.table.withdraw(e)
+	if e.d.doubt.Load() {
+		e.d.settle()
+	}
 }
 
 // discard is the handler of an endpoint that never came to be.

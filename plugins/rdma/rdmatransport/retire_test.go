@@ -47,18 +47,23 @@ func must(t testing.TB, err error) {
 }
 
 // wide lets a peer fill 256 buffers.
-const wide = `{"receive_depth": 4096, "endpoint": {"send_timeout": 17}}`
+const wide = `{"receive_depth": 1024, "endpoint": {"send_timeout": 17}}`
 
 // widened connects two nodes and talks until x may send 256 frames at once.
 func widened(t *testing.T, a, b *node, generation uint64) (x, y *side) {
 	t.Helper()
 	x, y = join(t, a, b, generation)
-	for ready := false; !ready; {
+	for room := uint64(0); room < maxFlying; {
 		must(t, x.Send([]byte("widen")))
-		y.WaitReceived(x.Sent())
-		x.e.mu.Lock()
-		ready = x.e.edge-x.e.sent >= maxFlying
-		x.e.mu.Unlock()
+		until(t, "the grant", func() bool {
+			y.e.mu.Lock()
+			consumed, granted := y.e.consumed, y.e.granted
+			y.e.mu.Unlock()
+			x.e.mu.Lock()
+			defer x.e.mu.Unlock()
+			room = x.e.edge - x.e.sent
+			return int(consumed) == x.Sent() && granted == x.e.edge
+		})
 	}
 	x.WaitDone(x.Sent())
 	return x, y
@@ -123,6 +128,8 @@ func TestResetAtTheReceiverDropsWhatLanded(t *testing.T) {
 	if received, _, _ := y.Counts(); received != before {
 		t.Errorf("%d frames came, %d before the reset", received, before)
 	}
+	// The buffers that the dropped completions named come back.
+	until(t, "the buffers", func() bool { return b.provider.Accounts().Receives == b.device("sim0").receives.n })
 	x, y = join(t, a, b, 2)
 	talk(t, x, y, 10)
 }
