@@ -43,18 +43,22 @@ func (h host) missing() error {
 // accessible says what keeps this process from a device's node.
 func (h host) accessible(node string) error {
 	path := filepath.Join(h.root, "dev/infiniband", node)
-	switch err := unix.Access(path, unix.R_OK|unix.W_OK); {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return &verbs.MissingError{
-			What: path, Do: "load ib_uverbs (modprobe ib_uverbs); in a container, give it the device (--device=" + path + ")", Err: err,
-		}
-	case err != nil:
+	return inaccessible(path, unix.Access(path, unix.R_OK|unix.W_OK))
+}
+
+func inaccessible(path string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return &verbs.MissingError{
 			What: "permission to read and write " + path,
 			Do:   "run as root or in the group that owns it (a udev rule can make it mode 0666)", Err: err,
 		}
 	}
-	return nil
+	return &verbs.MissingError{
+		What: path, Do: "load ib_uverbs (modprobe ib_uverbs); in a container, give it the device (--device=" + path + ")", Err: err,
+	}
 }
 
 // memlock says that registering failed at the limit of locked memory, if there

@@ -33,13 +33,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serveEnd answers one test after the other until it is killed.
+// serveEnd answers one test after the other until it is killed. The other side
+// says first which device the end is on.
 func serveEnd(addr string) error {
-	p := New()
-	infos, err := p.Devices()
-	if err != nil {
-		return err
-	}
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
@@ -49,11 +45,33 @@ func serveEnd(addr string) error {
 		if err != nil {
 			return err
 		}
-		if err := verbstest.Serve(conn, endOf(p, infos[0].Name)); err != nil {
+		var device string
+		if _, err := fmt.Fscanln(conn, &device); err == nil {
+			err = verbstest.Serve(conn, verbstest.Local(New(), verbstest.Config{Device: device, Port: 1, Clean: cleanFiles()}))
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		conn.Close()
 	}
+}
+
+// dialEnd returns an end on a device of the other host.
+func dialEnd(t *testing.T, device string) verbstest.End {
+	t.Helper()
+	addr := os.Getenv(peerEnd)
+	if addr == "" {
+		t.Skipf("SKIPPED, needs a second host in %s: run testdata/lab.sh", peerEnd)
+	}
+	conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := fmt.Fprintln(conn, device); err != nil {
+		t.Fatal(err)
+	}
+	return verbstest.Dial(conn)
 }
 
 // devices returns at least n of this machine's, or skips.
@@ -67,15 +85,27 @@ func devices(t testing.TB, n int) (verbs.Provider, []verbs.Info) {
 	return p, infos
 }
 
-// endOf keeps account of what the library opened for it.
-func endOf(p verbs.Provider, device string) verbstest.End {
+// localEnd returns an end in this process.
+func localEnd(t *testing.T, p verbs.Provider, device string) verbstest.End {
+	clean := cleanFiles()
+	t.Cleanup(func() {
+		if err := clean(); err != nil {
+			t.Error(err)
+		}
+	})
+	return verbstest.Local(p, verbstest.Config{Device: device, Port: 1})
+}
+
+// cleanFiles fails if more files of devices are open when it is called than were
+// when it was made.
+func cleanFiles() func() error {
 	before := openFiles()
-	return verbstest.Local(p, verbstest.Config{Device: device, Port: 1, Clean: func() error {
+	return func() error {
 		if after := openFiles(); len(after) > len(before) {
 			return fmt.Errorf("left open: %v, were %v", after, before)
 		}
 		return nil
-	}})
+	}
 }
 
 // openFiles lists this process's files of RDMA devices.
@@ -93,37 +123,43 @@ func openFiles() (files []string) {
 func traits(i verbs.Info) verbstest.Traits {
 	switch i.Driver {
 	case "rxe":
-		return verbstest.Traits{}
+		return verbstest.Traits{
+			// Its completion queue is a ring in memory that only the reader empties.
+			KeepsCompletions: true,
+			// It raises events of ports and GIDs, none of these.
+			NoEvents: []verbs.EventType{verbs.LastWQEReached, verbs.CommEstablished, verbs.QPAccessError},
+			// It compares with the device's largest, not with the port's active one.
+			AnyMTU:     true,
+			NoAccess:   verbs.RemoteInvalidReq,
+			TooShort:   verbs.RemoteOp,
+			Protection: verbs.LocalQPOp,
+		}
 	}
 	return verbstest.Traits{}
 }
 
 func TestOneDevice(t *testing.T) {
 	p, infos := devices(t, 1)
-	verbstest.Run(t, func(*testing.T) verbstest.Rig {
-		return verbstest.Rig{A: endOf(p, infos[0].Name), B: endOf(p, infos[0].Name), Traits: traits(infos[0])}
+	verbstest.Run(t, func(t *testing.T) verbstest.Rig {
+		return verbstest.Rig{A: localEnd(t, p, infos[0].Name), B: localEnd(t, p, infos[0].Name), Traits: traits(infos[0])}
 	})
 }
 
 func TestTwoDevices(t *testing.T) {
 	p, infos := devices(t, 2)
-	verbstest.Run(t, func(*testing.T) verbstest.Rig {
-		return verbstest.Rig{A: endOf(p, infos[0].Name), B: endOf(p, infos[1].Name), Traits: traits(infos[0])}
+	if infos[0].Driver == "rxe" {
+		// The kernel resolves no address of its own host on another link:
+		// moving to RTR ends with ETIMEDOUT after seconds.
+		t.Skip("SKIPPED, two Soft-RoCE devices of one host do not reach each other")
+	}
+	verbstest.Run(t, func(t *testing.T) verbstest.Rig {
+		return verbstest.Rig{A: localEnd(t, p, infos[0].Name), B: localEnd(t, p, infos[1].Name), Traits: traits(infos[0])}
 	})
 }
 
 func TestTwoHosts(t *testing.T) {
-	addr := os.Getenv(peerEnd)
-	if addr == "" {
-		t.Skipf("SKIPPED, needs a second host in %s: run testdata/lab.sh", peerEnd)
-	}
 	p, infos := devices(t, 1)
 	verbstest.Run(t, func(t *testing.T) verbstest.Rig {
-		conn, err := net.DialTimeout("tcp", addr, 10*time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { conn.Close() })
-		return verbstest.Rig{A: endOf(p, infos[0].Name), B: verbstest.Dial(conn), Traits: traits(infos[0])}
+		return verbstest.Rig{A: localEnd(t, p, infos[0].Name), B: dialEnd(t, infos[0].Name), Traits: traits(infos[0])}
 	})
 }

@@ -10,7 +10,7 @@ if [ "$1" = 2 ]; then
 	exit 0
 fi
 for try in $(seq 60); do (: >/dev/tcp/10.77.0.2/7000) 2>/dev/null && break; sleep 1; done
-IBVERBS_TEST_PEER=10.77.0.2:7000 "$test" $(cat /out/args)
+IBVERBS_TEST_PEER=10.77.0.2:7000 IBVERBS_TEST_LINK=eth1 "$test" $(cat /out/args)
 rc=$?
 touch /out/done
 exit $rc
