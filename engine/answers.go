@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
@@ -18,22 +19,22 @@ type answers struct {
 
 // Hello installs the sender's session, if none is held for its incarnation or
 // if the held one is named as replaced; otherwise the held one stays.
-func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.HelloReply, error) {
+func (h *answers) Hello(ctx context.Context, req control.HelloRequest) (control.HelloReply, error) {
 	<-h.open
 	e := h.e
 	if req.From.Incarnation == e.incarnation {
 		// To oneself: nothing travels, so any session will do.
 		return control.HelloReply{Node: e.self(), Proto: req.Proto, Session: req.Session, Room: selfRoom}, nil
 	}
-	reply, result, err := e.greeting(req)
+	reply, result, err := e.greeting(req, control.Caller(ctx))
 	e.stats.helloReceived[result].Add(1)
 	return reply, err
 }
 
-// greeting answers a hello of somebody else, and tells what became of the
-// session that it proposes.
-func (e *Engine) greeting(req control.HelloRequest) (reply control.HelloReply, result int, err error) {
-	a, err := e.greet(req.From)
+// greeting answers a hello of somebody else, who has this identity, and tells
+// what became of the session that it proposes.
+func (e *Engine) greeting(req control.HelloRequest, identity string) (reply control.HelloReply, result int, err error) {
+	a, err := e.greet(req.From, identity)
 	if err != nil {
 		return reply, sessionRefused, err
 	}
@@ -74,7 +75,7 @@ var selfRoom = control.Room{Seq: 1 << 62, Bytes: 1 << 62}
 
 // Bootstrap has the transport accept the peer's offer.
 func (h *answers) Bootstrap(ctx context.Context, req control.BootstrapRequest) (control.BootstrapReply, error) {
-	a, err := h.sender(req.From)
+	a, err := h.sender(ctx, "bootstrap", req.From)
 	if err != nil {
 		return control.BootstrapReply{}, err
 	}
@@ -91,8 +92,8 @@ func (h *answers) Probe(context.Context, control.ProbeRequest) (control.ProbeRep
 }
 
 // Changed takes in what the peer runs now.
-func (h *answers) Changed(_ context.Context, req control.ChangeRequest) error {
-	a, err := h.sender(req.From)
+func (h *answers) Changed(ctx context.Context, req control.ChangeRequest) error {
+	a, err := h.sender(ctx, "news of transports", req.From)
 	if err != nil {
 		return err
 	}
@@ -104,10 +105,13 @@ func (h *answers) Changed(_ context.Context, req control.ChangeRequest) error {
 }
 
 // Goodbye ends the association: the peer's life is over.
-func (h *answers) Goodbye(_ context.Context, req control.GoodbyeRequest) error {
-	a, err := h.sender(req.From)
-	if err != nil {
+func (h *answers) Goodbye(ctx context.Context, req control.GoodbyeRequest) error {
+	a, err := h.sender(ctx, "goodbye", req.From)
+	if errors.Is(err, sdk.SessionUnknown) {
 		return nil // nothing is held: nothing to end
+	}
+	if err != nil {
+		return err
 	}
 	if h, body, err := frame.Decode(req.LastAck); err == nil && h.Type == frame.CtrlAck {
 		a.mu.Lock()
@@ -118,13 +122,18 @@ func (h *answers) Goodbye(_ context.Context, req control.GoodbyeRequest) error {
 	return nil
 }
 
-// sender finds the association of a peer that has said hello.
-func (h *answers) sender(i Incarnation) (*association, error) {
+// sender finds the association of a peer that has said hello. Only the bearer
+// of the certificate under which it did speaks for it.
+func (h *answers) sender(ctx context.Context, call string, i Incarnation) (*association, error) {
 	d := &h.e.directory
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if a := d.byIncarnation[i]; a != nil {
-		return a, nil
+	a := d.byIncarnation[i]
+	d.mu.Unlock()
+	if a == nil {
+		return nil, sdk.Errorf(sdk.SessionUnknown, "incarnation %s is not known here: say hello", i.Short())
 	}
-	return nil, sdk.Errorf(sdk.SessionUnknown, "incarnation %s is not known here: say hello", i.Short())
+	if by := control.Caller(ctx); by != a.identity {
+		return nil, h.e.impostor(notTheirs(call, i, a.identity, by))
+	}
+	return a, nil
 }

@@ -36,13 +36,16 @@ type endpoint struct {
 	retired   time.Time // since when nothing new is to go over it
 
 	inflight inflight
+
+	hold hold
+	over chan struct{} // closed when it has ended
 }
 
 // newEndpointLocked makes the engine's side for the path's next endpoint.
 func (a *association) newEndpointLocked(p *path) *endpoint {
 	return &endpoint{
 		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote, session: a.box.Session(),
-		begun: time.Now(), lane: a.box.NewLane(p), inflight: newInflight(),
+		begun: time.Now(), lane: a.box.NewLane(p), inflight: newInflight(), over: make(chan struct{}),
 	}
 }
 
@@ -50,6 +53,7 @@ func (a *association) newEndpointLocked(p *path) *endpoint {
 func (ep *endpoint) failedLocked() {
 	if !ep.ended {
 		ep.ended = true
+		close(ep.over)
 		ep.handoverLocked("ended while connecting")
 	}
 }
@@ -160,6 +164,7 @@ func (ep *endpoint) endLocked(err error) {
 		return
 	}
 	ep.ended, ep.cause = true, err
+	close(ep.over)
 	ep.inflight = inflight{}
 	a, p := ep.a, ep.p
 	if i := slices.Index(p.retiring, ep); i >= 0 {
@@ -191,7 +196,7 @@ func (ep *endpoint) endLocked(err error) {
 	// not last is a failure, so that one that never lasts is no storm.
 	now := time.Now()
 	if now.Sub(ep.installed) < reconnectMax {
-		p.failedLocked(now, reason)
+		a.failedLocked(p, now, reason)
 		return
 	}
 	p.fresh, p.failures, p.retryAt = false, 0, now
@@ -208,12 +213,12 @@ func (ep *endpoint) shut() {
 	}
 }
 
-// Received takes frames in. Notifications go to the queue without the
+// take takes frames in. Notifications go to the queue without the
 // association's lock; what has to be said and sent because of them follows
-// once per read, under it.
-func (ep *endpoint) Received(frames [][]byte) {
+// once per read, under it. bounded says that what is held is limited.
+func (ep *endpoint) take(frames [][]byte, bounded bool) {
 	a := ep.a
-	in := intake{now: time.Now(), patience: ep.patience()}
+	in := intake{now: time.Now(), bounded: bounded}
 	a.mu.Lock()
 	in.session, in.from = a.in, a.node.Load()
 	a.heard = in.now
@@ -240,8 +245,7 @@ type intake struct {
 	now     time.Time
 	session *inbox.Session // the peer's, or nil
 	from    *Node
-	// patience is how long to wait yet for a full queue.
-	patience time.Duration
+	bounded bool
 
 	owes    bool   // an ack over this endpoint
 	owesAll bool   // and over every connected one: a duplicate, a request
@@ -287,11 +291,9 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	for a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) != inbox.Entered {
-		if !ep.stall(in, a.e.partFor(name)) {
-			a.e.stats.dropped[dropLost].Add(1)
-			return
-		}
+	if ep.enqueue(in, Stamp{}, name, msg) != inbox.Entered {
+		a.e.stats.dropped[dropLost].Add(1)
+		return
 	}
 	a.e.stats.Unstamped.Add(1)
 	in.entered++
@@ -329,16 +331,9 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	take := func() inbox.Verdict {
-		return session.Take(h, int(a.proto.Load()), now, func() inbox.Verdict {
-			return a.e.enqueue(in.from, ep.p.transport, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
-		})
-	}
-	verdict := take()
-	for (verdict == inbox.NoRoom || verdict == inbox.PartFull) && ep.stall(in, a.e.partFor(name)) {
-		verdict = take()
-	}
-	switch verdict {
+	switch verdict := session.Take(h, int(a.proto.Load()), now, func() inbox.Verdict {
+		return ep.enqueue(in, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
+	}); verdict {
 	case inbox.Entered:
 		in.owes = a.acks()
 		in.entered++

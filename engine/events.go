@@ -101,7 +101,7 @@ const eventBuffer = 256
 // their reader; of more the oldest are lost, and counted.
 func (e *Engine) Events(ctx context.Context) *Subscription {
 	s := &Subscription{events: make(chan Event, eventBuffer)}
-	stop := context.AfterFunc(ctx, func() { e.hub.remove(s) })
+	stop := context.AfterFunc(orBackground(ctx), func() { e.hub.remove(s) })
 	s.end = func() {
 		stop()
 		e.hub.remove(s)

@@ -115,6 +115,7 @@ func (w *watch) probe(address string) {
 	began := time.Now()
 	w.e.stats.Probes.Add(1)
 	_, err := client.Probe(ctx, control.ProbeRequest{From: w.e.incarnation})
+	w.e.freeze.Awake()
 	o := w.outcome(began, limit, ctx.Err() != nil, err)
 	w.e.stats.probes[o].Add(1)
 	w.change(func(now time.Time) []any {
@@ -147,6 +148,7 @@ func call[Q, R any](ctx context.Context, c *caller, limit time.Duration, q Q, f 
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r, err := f(ctx, q)
+	c.w.e.freeze.Awake()
 	c.w.called(c.address, began, c.w.outcome(began, limit, ctx.Err() != nil, err))
 	return r, err
 }

@@ -251,6 +251,8 @@ var metricTable = []metric{
 			emit(float64(s.stats.ForeignAcks), "foreign_ack")
 			emit(float64(s.stats.Nonsense), "nonsense")
 		}},
+	single("hawser_impostors_total", "Calls and answers in the name of an engine that bears another certificate; all were refused.",
+		func(s *snapshot) float64 { return float64(s.stats.Impostors) }),
 
 	perWire("hawser_connects_total", "Endpoints made from this side.",
 		func(c *transportCounters) uint64 { return c.connects.Load() }),

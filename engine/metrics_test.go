@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -237,6 +238,12 @@ func trafficCases() []metricCase {
 			w.notify(a, "nobody:1", "x")
 			time.Sleep(time.Second)
 		}, []string{"hawser_peers{session=opening}", "hawser_peers_without_path", "hawser_outbox_notifications{state=waiting}"}, nil},
+		{"an impostor", "b:1", func(t *testing.T, w *world, a, b *Engine) {
+			w.network.Identify("m:1", `"mallory"`)
+			m := w.network.Carrier("m:1")
+			defer m.Close(context.Background()) //nolint:errcheck // the test's own
+			_ = m.Dial("b:1").Goodbye(context.Background(), control.GoodbyeRequest{From: a.incarnation})
+		}, []string{"hawser_impostors_total"}, nil},
 		{"rubbish", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			rubbish(t, b)
 			time.Sleep(time.Second)

@@ -328,7 +328,7 @@ func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
 	a.box.Posted(x, a.selfLane, now)
 	stamp := frame.Header{Seq: x.Seq(), Ack: a.box.Floor()}
 	verdict := a.in.Take(stamp, 2, now, func() inbox.Verdict {
-		return a.e.enqueue(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg)
+		return a.e.enqueue(a.e.arrival(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg))
 	})
 	if verdict == inbox.NoRoom || verdict == inbox.PartFull {
 		a.box.NotPosted(x, x.Copies())

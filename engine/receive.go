@@ -15,9 +15,14 @@ const localTransport = "local"
 // receiveOverhead is what a notification counts in the queue beside its bytes.
 const receiveOverhead = 128
 
-// enqueue puts a notification into the queue for its name, copying it, unless
-// there is no room.
-func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []byte) inbox.Verdict {
+// arrival is a notification on its way into its queue, copied.
+type arrival struct {
+	part *inbox.Part[Received]
+	r    Received
+	size int
+}
+
+func (e *Engine) arrival(from *Node, transport string, stamp Stamp, name, msg []byte) arrival {
 	buf := make([]byte, len(name)+len(msg))
 	copy(buf, name)
 	copy(buf[len(name):], msg)
@@ -28,7 +33,12 @@ func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []
 		r.Name = unsafe.String(&buf[0], len(name))
 	}
 	r.Payload = buf[len(name):len(buf):len(buf)]
-	v := e.partFor(name).Put(r, len(buf)+receiveOverhead)
+	return arrival{e.partFor(name), r, len(buf) + receiveOverhead}
+}
+
+// enqueue puts a notification into its queue, unless there is no room.
+func (e *Engine) enqueue(x arrival) inbox.Verdict {
+	v := x.part.Put(x.r, x.size)
 	if v == inbox.Entered {
 		e.stats.Received.Add(1)
 	}
@@ -100,7 +110,8 @@ func (a *association) sweep(now time.Time) {
 		return
 	}
 	in.Rest(now, false)
-	if now.Sub(in.Seen()) < a.e.silence() {
+	// What it said while this process did not run may not be read yet.
+	if now.Sub(in.Seen()) < a.e.silence() || now.Sub(a.e.freeze.Thawed(now)) < a.e.silence() {
 		a.mu.Unlock()
 		return
 	}

@@ -10,7 +10,7 @@ type counters struct {
 	Received, Duplicates, Unstamped    atomic.Uint64
 	Malformed, OutOfRange, WrongLife   atomic.Uint64
 	UnknownSession, ForeignAcks        atomic.Uint64
-	AcksSent, Nonsense                 atomic.Uint64
+	AcksSent, Nonsense, Impostors      atomic.Uint64
 	Connects, Accepts, ConnectFailures atomic.Uint64
 	TransportsDown                     atomic.Uint64
 	Marks, Probes, Pauses              atomic.Uint64
@@ -54,6 +54,9 @@ type Stats struct {
 	// incarnation, of a session not held, acks that are not for this pair,
 	// outcomes of frames that a plugin was never given.
 	Malformed, OutOfRange, WrongLife, UnknownSession, ForeignAcks, Nonsense uint64
+	// Impostors counts calls and answers of the control plane in the name of
+	// an incarnation that bears another certificate.
+	Impostors uint64
 	// Connects and Accepts count endpoints made, ConnectFailures attempts
 	// that failed, TransportsDown instances of transports that went down.
 	Connects, Accepts, ConnectFailures, TransportsDown uint64
@@ -62,8 +65,9 @@ type Stats struct {
 	// silent now.
 	Marks, Probes, Pauses uint64
 	Silent                int
-	// Freezes is how often this process did not run for half a second or more.
-	Freezes uint64
+	// Freezes is how often this process did not run for half a second or more,
+	// Voided how many verdicts about others were given up for that.
+	Freezes, Voided uint64
 	// AcksSent is acknowledgements given to transports, CreditRequests
 	// requests for room.
 	AcksSent, CreditRequests uint64
@@ -90,9 +94,10 @@ func (e *Engine) Stats() Stats {
 		DroppedFull: c.dropped[dropFull].Load() + c.dropped[dropPart].Load() + c.dropped[dropLost].Load(),
 		Malformed:   c.Malformed.Load(), OutOfRange: c.OutOfRange.Load(),
 		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
-		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
+		Nonsense: c.Nonsense.Load(), Impostors: c.Impostors.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
-		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(), Silent: e.watch.silent(), Freezes: c.Freezes.Load(),
+		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(), Silent: e.watch.silent(),
+		Freezes: c.Freezes.Load(), Voided: e.freeze.Voided(),
 		AcksSent: c.AcksSent.Load(), CreditRequests: c.CreditRequests.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 		QueuedBytes: queuedBytes, OutboxBytes: int(e.outbox.used.Load()), Failed: c.failures(),
 		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),

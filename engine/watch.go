@@ -86,6 +86,7 @@ func (w *watch) run(ctx context.Context) {
 		case <-w.wake:
 		case <-timer.C:
 		}
+		w.e.freeze.Awake()
 	}
 }
 

@@ -91,7 +91,8 @@ func TestInterruptedUnread(t *testing.T) {
 	until(t, "all processes to be gone", func() bool { return processes(t) == 0 })
 }
 
-// TestFullOutput: what cannot be written is said, and is exit code 3.
+// TestFullOutput: what cannot be written is said, and is exit code 3, also of
+// commands that would otherwise not end: those are killed after a minute.
 func TestFullOutput(t *testing.T) {
 	dir := t.TempDir()
 	cfg := filepath.Join(dir, "c.yaml")
@@ -112,11 +113,10 @@ func TestFullOutput(t *testing.T) {
 		c := hawser(t, args...)
 		var errs strings.Builder
 		c.Stdout, c.Stderr = full, &errs
-		began := time.Now()
 		err = c.Run()
 		_ = full.Close()
-		if code := c.ProcessState.ExitCode(); code != 3 || !strings.Contains(errs.String(), "standard output cannot be written") || time.Since(began) > 10*time.Second {
-			t.Errorf("%v: exit code %d, %v after %v: %s", args, code, err, time.Since(began), errs.String())
+		if code := c.ProcessState.ExitCode(); code != 3 || !strings.Contains(errs.String(), "standard output cannot be written") {
+			t.Errorf("%v: exit code %d, %v: %s", args, code, err, errs.String())
 		}
 	}
 }

@@ -148,7 +148,7 @@ func setupFromPB(r *pb.ConfigureResponse) (sdk.Setup, error) {
 
 func targetToPB(t sdk.Target) *pb.Target {
 	return &pb.Target{
-		Local: t.Local[:], Peer: t.Peer[:], PeerName: bounds.Text(t.PeerName), Path: t.Path,
+		Local: t.Local[:], Peer: t.Peer[:], PeerName: bounds.Text(t.PeerName), PeerIdentity: t.PeerIdentity, Path: t.Path,
 		Remote: t.Remote, Generation: t.Generation,
 	}
 }

@@ -41,6 +41,7 @@ type Transport struct {
 	desc    sdk.Description
 	limits  sdk.Limits
 	options []grpc.CallOption
+	windows bool // the plugin keeps to windows
 
 	dropped atomic.Uint64
 	pings   pings

@@ -250,12 +250,12 @@ func (b *Box) at(seq uint64) *Entry { return b.ring[seq&uint64(len(b.ring)-1)] }
 // NotPosted records that one copy of e, numbered by Copies, never left. If it
 // was the last one, e wants another at once; otherwise nothing changes but
 // what is known.
-func (b *Box) NotPosted(e *Entry, copy int) {
+func (b *Box) NotPosted(e *Entry, number int) {
 	if e.where == nowhere {
 		return
 	}
 	e.unsent++
-	b.Unknown(e, copy)
+	b.Unknown(e, number)
 }
 
 // Handover ends a lane: everything pending on it, completed or not, is to be
@@ -282,8 +282,8 @@ func (b *Box) again(e *Entry, avoid any) {
 
 // Unknown records that the outcome of one copy of e, numbered by Copies, will
 // not be known. If it was the last one, e wants another, elsewhere if possible.
-func (b *Box) Unknown(e *Entry, copy int) {
-	if e.where == sent && e.copies == copy {
+func (b *Box) Unknown(e *Entry, number int) {
+	if e.where == sent && e.copies == number {
 		b.again(e, e.lane.Owner)
 	}
 }

@@ -112,8 +112,8 @@ func (b *Base[E]) Admit(target sdk.Target, side bootstrap.Side) error {
 	return b.generations.Admit(target, side)
 }
 
-// Answer is the transport's Accept; make makes its endpoint.
-func (b *Base[E]) Answer(target sdk.Target, raw []byte, make func() E) (sdk.Endpoint, []byte, error) {
+// Answer is the transport's Accept; endpoint makes one.
+func (b *Base[E]) Answer(target sdk.Target, raw []byte, endpoint func() E) (sdk.Endpoint, []byte, error) {
 	if err := b.Life.Ready(); err != nil {
 		return nil, nil, err
 	}
@@ -124,8 +124,8 @@ func (b *Base[E]) Answer(target sdk.Target, raw []byte, make func() E) (sdk.Endp
 	if err := b.Admit(target, bootstrap.Accepting); err != nil {
 		return nil, nil, err
 	}
-	e := make()
-	if err := b.Pending.Add(answer.Token, offer, e); err != nil {
+	e := endpoint()
+	if err := b.Pending.Add(answer.Token, offer, target, e); err != nil {
 		return nil, nil, err
 	}
 	patience := Milliseconds(b.common.AcceptWaitMS)

@@ -30,7 +30,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	if err != nil {
 		return nil, err
 	}
-	s, hangUp, err := t.join(ctx, addr, j)
+	s, hangUp, err := t.join(ctx, addr, target, j)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
 	}
 	ctx, stop := t.Life.Until(ctx)
 	defer stop()
-	conn, no, err := t.client(addr)
+	conn, no, err := t.client(addr, target)
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
 
 // join opens a stream and presents the message until it is welcome. hangUp
 // ends the stream and its connection.
-func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), err error) {
+func (t *Transport) join(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (s stream, hangUp func(), err error) {
 	err = t.Persist(ctx, addr, func(ctx context.Context) (verdict bootstrap.Verdict, err error) {
-		s, hangUp, verdict, err = t.dial(ctx, addr, j)
+		s, hangUp, verdict, err = t.dial(ctx, addr, target, j)
 		return verdict, err
 	})
 	if err != nil {
@@ -81,8 +81,8 @@ func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (s 
 
 // dial opens one stream on a connection of its own and asks for a verdict. The
 // stream is the caller's only with Welcome.
-func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), verdict bootstrap.Verdict, err error) {
-	conn, no, err := t.client(addr)
+func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (s stream, hangUp func(), verdict bootstrap.Verdict, err error) {
+	conn, no, err := t.client(addr, target)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -149,7 +149,7 @@ func (r *refusal) or(err error) error {
 
 // client makes a connection that dials when it is first used, once: a broken
 // one ends its endpoint, and what then happens is the engine's decision.
-func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
+func (t *Transport) client(addr string, target sdk.Target) (*grpc.ClientConn, *refusal, error) {
 	no := &refusal{}
 	patience := streams.Milliseconds(t.settings.ConnectTimeoutMS)
 	conn, err := grpc.NewClient("passthrough:///"+addr,
@@ -161,7 +161,12 @@ func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
 				return nil, err
 			}
 			conn := mtls.Client(raw, t.Keys, protocol, no.set)
-			if err := mtls.Handshake(ctx, conn); err != nil {
+			err = mtls.Handshake(ctx, conn)
+			if err == nil {
+				err = bootstrap.Expected(target, conn)
+				no.set(err)
+			}
+			if err != nil {
 				_ = conn.Close()
 				return nil, err
 			}

@@ -16,3 +16,5 @@ func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 300) }
 func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, streams.ListenerName, New) }
 
 func Benchmark(b *testing.B) { rigtest.Bench(b, Name, New) }
+
+func TestIdentities(t *testing.T) { rigtest.Identities(t, New) }

@@ -22,7 +22,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	if err != nil {
 		return nil, err
 	}
-	conn, err := t.join(ctx, addr, j)
+	conn, err := t.join(ctx, addr, target, j)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
 	}
 	ctx, stop := t.Life.Until(ctx)
 	defer stop()
-	conn, err := t.join(ctx, addr, bootstrap.Join{Kind: bootstrap.Probe})
+	conn, err := t.join(ctx, addr, target, bootstrap.Join{Kind: bootstrap.Probe})
 	if err != nil {
 		return err
 	}
@@ -56,9 +56,9 @@ func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
 }
 
 // join dials and presents the message until it is welcome.
-func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (conn net.Conn, err error) {
+func (t *Transport) join(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (conn net.Conn, err error) {
 	err = t.Persist(ctx, addr, func(ctx context.Context) (verdict bootstrap.Verdict, err error) {
-		conn, verdict, err = t.dial(ctx, addr, j)
+		conn, verdict, err = t.dial(ctx, addr, target, j)
 		return verdict, err
 	})
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (co
 
 // dial makes one connection and asks for a verdict. The connection is the
 // caller's only with Welcome.
-func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (net.Conn, bootstrap.Verdict, error) {
+func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (net.Conn, bootstrap.Verdict, error) {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, 0, err
@@ -77,7 +77,7 @@ func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (ne
 	conn := mtls.Client(raw, t.Keys, protocol, nil)
 	// A context that ends makes the handshake fail at once.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	verdict, err := handshake(ctx, conn, j)
+	verdict, err := handshake(ctx, conn, target, j)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -87,8 +87,11 @@ func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (ne
 	return conn, verdict, err
 }
 
-func handshake(ctx context.Context, conn net.Conn, j bootstrap.Join) (bootstrap.Verdict, error) {
+func handshake(ctx context.Context, conn net.Conn, target sdk.Target, j bootstrap.Join) (bootstrap.Verdict, error) {
 	if err := mtls.Handshake(ctx, conn); err != nil {
+		return 0, err
+	}
+	if err := bootstrap.Expected(target, conn); err != nil {
 		return 0, err
 	}
 	// A peer that has refused the certificate has left its word to be read.

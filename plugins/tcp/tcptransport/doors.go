@@ -128,7 +128,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		return false
 	}
 	if d.t.Keys == nil && mtls.LooksLikeTLS(b[:]) {
-		d.turnAway(conn, "uses TLS, which is not configured here")
+		d.turnAway(conn, "uses TLS, which is not configured here: configure security.ca, security.cert and security.key here too")
 		_, _ = conn.Write(bootstrap.NotHawser.Marshal()) // no TLS either, and the peer sees it
 		mtls.Linger(conn)
 		return false
@@ -140,7 +140,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	}
 	var e *endpoint
 	if verdict == bootstrap.Welcome && j.Kind == bootstrap.Frames {
-		e, verdict = d.t.Pending.Claim(j)
+		e, verdict = d.t.Pending.Claim(j, mtls.Identity(conn))
 	}
 	if verdict == bootstrap.WrongInstance {
 		d.courtesy.Ask()

@@ -160,6 +160,11 @@ func resident(pids []int) (sum int) {
 
 // away lets the receiving application stop reading for a while.
 func away(ctx context.Context, s *stage) error {
+	w, err := s.watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
 	if _, err := s.pings(ctx, 1); err != nil { // connects
 		return err
 	}
@@ -175,11 +180,6 @@ func away(ctx context.Context, s *stage) error {
 	}
 	at := lab.Now()
 	f := s.record(at, "the receiver's application stops reading")
-	w, err := s.watch(ctx)
-	if err != nil {
-		return err
-	}
-	defer w.stop()
 	sleep(ctx, time.Second) // all is full by then
 	_, gotThen := s.ledger.counts()
 	during, err := s.pings(ctx, 1000)
