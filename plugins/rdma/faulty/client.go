@@ -75,10 +75,14 @@ func simulate(dir, do string, args []string) (string, error) {
 		return "", c.PortDown(ports[0])
 	case do == "port-up" && len(ports) == 1:
 		return "", c.PortUp(ports[0])
-	case do == "cut" && len(ports) == 2:
-		return "", c.CutBoth(ports[0], ports[1])
-	case do == "heal" && len(ports) == 2:
-		return "", c.HealBoth(ports[0], ports[1])
+	case do == "cut" || do == "heal":
+		change := map[string]func(a, b simverbs.PortName) error{"cut": c.CutBoth, "heal": c.HealBoth}[do]
+		for ; len(ports) >= 2; ports = ports[2:] {
+			if err := change(ports[0], ports[1]); err != nil {
+				return "", err
+			}
+		}
+		return "", nil
 	}
 	return "", errUsage
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,9 +61,18 @@ func obey(word string, b *book) (string, error) {
 		return b.move(verbs.QP.ToError)
 	case "reset":
 		return b.move(verbs.QP.ToReset)
-	case "hold", "release":
-		b.hold(word == "hold")
-		return word, nil
+	case "hold":
+		b.set(holding)
+	case "keep":
+		b.set(keeping)
+	case "release":
+		b.set(passing)
+	case "kept":
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return strconv.Itoa(b.kept), nil
+	default:
+		return "", fmt.Errorf("unknown request %q", word)
 	}
-	return "", fmt.Errorf("unknown request %q", word)
+	return word, nil
 }

@@ -40,36 +40,46 @@ func (p *provider) Open(name string) (verbs.Device, error) {
 	return &device{d, o.book}, nil
 }
 
-// book knows the queue pairs that exist, and whether completions are held back.
+// book knows the queue pairs that exist, and what becomes of completions.
 type book struct {
-	mu      sync.Mutex
-	qps     map[*queuePair]struct{}
-	held    bool
-	release chan struct{} // closed when they are not
+	mu   sync.Mutex
+	qps  map[*queuePair]struct{}
+	mode mode
+	// changed is closed and replaced with the mode.
+	changed chan struct{}
+	// kept counts the completions of messages that are being kept.
+	kept int
 }
+
+// mode is what becomes of completions.
+type mode uint8
+
+const (
+	// passing: they reach the transport.
+	passing mode = iota
+	// holding: they stay with the device.
+	holding
+	// keeping: they are taken from the device, and reach the transport later.
+	keeping
+)
 
 func newBook() *book {
-	b := &book{qps: map[*queuePair]struct{}{}, release: make(chan struct{})}
-	close(b.release)
-	return b
+	return &book{qps: map[*queuePair]struct{}{}, changed: make(chan struct{})}
 }
 
-// hold keeps completions back from Poll, or lets them through again.
-func (b *book) hold(on bool) {
+func (b *book) set(m mode) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if on && !b.held {
-		b.release = make(chan struct{})
-	} else if !on && b.held {
-		close(b.release)
-	}
-	b.held = on
+	b.mode = m
+	close(b.changed)
+	b.changed = make(chan struct{})
 }
 
-func (b *book) isHeld() bool {
+// now is the mode, and a channel that is closed when it changes.
+func (b *book) now() (mode, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.held
+	return b.mode, b.changed
 }
 
 // connected are the queue pairs that are in RTS, in the order of their numbers.
@@ -123,7 +133,7 @@ func (d *device) CreateCQ(entries int, ch verbs.Channel) (verbs.CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &completions{c, d.book}, nil
+	return &completions{CQ: c, book: d.book}, nil
 }
 
 func (d *device) CreateChannel() (verbs.Channel, error) {
@@ -131,27 +141,43 @@ func (d *device) CreateChannel() (verbs.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &channel{Channel: c, book: d.book, over: make(chan struct{})}, nil
+	return &channel{Channel: c, book: d.book, over: make(chan struct{}), heard: make(chan error, 1)}, nil
 }
 
-// channel tells of completions once they are not held back.
+// channel also tells when the mode changes.
 type channel struct {
 	verbs.Channel
 	book *book
 	once sync.Once
 	over chan struct{}
+	// One goroutine waits at a time; waiting says whether one does.
+	waiting bool
+	heard   chan error
+	tasks   sync.WaitGroup
 }
 
+// Wait implements [verbs.Channel]. One goroutine calls it.
 func (c *channel) Wait() error {
-	err := c.Channel.Wait()
-	c.book.mu.Lock()
-	release := c.book.release
-	c.book.mu.Unlock()
-	select {
-	case <-release:
-	case <-c.over:
+	m, changed := c.book.now()
+	if m == holding {
+		select {
+		case <-changed:
+			return nil // and poll
+		case <-c.over:
+			return verbs.ErrClosed
+		}
 	}
-	return err
+	if !c.waiting {
+		c.waiting = true
+		c.tasks.Go(func() { c.heard <- c.Channel.Wait() })
+	}
+	select {
+	case err := <-c.heard:
+		c.waiting = false
+		return err
+	case <-changed:
+		return nil
+	}
 }
 
 func (c *channel) Interrupt() {
@@ -159,16 +185,45 @@ func (c *channel) Interrupt() {
 	c.Channel.Interrupt()
 }
 
+func (c *channel) Close() error {
+	c.tasks.Wait()
+	return c.Channel.Close()
+}
+
+// completions is polled by one goroutine at a time.
 type completions struct {
 	verbs.CQ
 	book *book
+	kept []verbs.WC
 }
 
+// Poll implements [verbs.CQ].
 func (c *completions) Poll(wcs []verbs.WC) (int, error) {
-	if c.book.isHeld() {
+	switch m, _ := c.book.now(); m {
+	case holding:
 		return 0, nil
+	case keeping:
+		n, err := c.CQ.Poll(wcs)
+		c.keep(wcs[:n])
+		return 0, err
+	}
+	if len(c.kept) > 0 {
+		n := copy(wcs, c.kept)
+		c.kept = c.kept[n:]
+		return n, nil
 	}
 	return c.CQ.Poll(wcs)
+}
+
+func (c *completions) keep(wcs []verbs.WC) {
+	c.kept = append(c.kept, wcs...)
+	c.book.mu.Lock()
+	defer c.book.mu.Unlock()
+	for _, wc := range wcs {
+		if wc.Recv && wc.Status == verbs.Success && !wc.HasImm {
+			c.book.kept++
+		}
+	}
 }
 
 type domain struct {

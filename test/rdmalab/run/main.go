@@ -2,7 +2,7 @@
 
 // Command run boots the lab and runs the table of RDMA's rows in it
 // (`make lab-rdma`), its short form (-smoke, in `make test`), or a command in
-// both hosts:
+// both hosts; -keep lets them stay until it is interrupted:
 //
 //	go run ./test/rdmalab/run -- ibv_devinfo
 //
@@ -26,16 +26,20 @@ import (
 )
 
 func main() {
-	smoke := flag.Bool("smoke", false, "the short form")
-	bin := flag.String("bin", "bin", "the folder of the binaries")
-	rows := flag.String("rows", "", "these rows only, separated by commas")
+	var o options
+	flag.BoolVar(&o.smoke, "smoke", false, "the short form")
+	flag.BoolVar(&o.keep, "keep", false, "let the hosts stay until interrupted")
+	flag.StringVar(&o.bin, "bin", "bin", "the folder of the binaries")
+	flag.StringVar(&o.rows, "rows", "", "these rows only, separated by commas")
+	flag.StringVar(&o.tests, "tests", "", "these tests of the plugin only: a pattern")
 	flag.Parse()
+	o.command = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, options{smoke: *smoke, bin: *bin, rows: *rows, command: flag.Args()})
+	err := run(ctx, o)
 	var cannot *cannotRun
 	switch {
-	case errors.As(err, &cannot) && *smoke && ctx.Err() == nil:
+	case errors.As(err, &cannot) && o.smoke && ctx.Err() == nil:
 		fmt.Println("skipped:", cannot)
 		if err := noteSkipped(cannot.Error()); err == nil {
 			return
@@ -49,9 +53,9 @@ func main() {
 }
 
 type options struct {
-	smoke     bool
-	bin, rows string
-	command   []string
+	smoke, keep      bool
+	bin, rows, tests string
+	command          []string
 }
 
 // cannotRun says why this machine runs no virtual hosts.
@@ -83,6 +87,9 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return &cannotRun{err}
 	}
+	if o.bin, err = filepath.Abs(o.bin); err != nil {
+		return err
+	}
 	binary := filepath.Join(work, "agent")
 	if _, err := output(ctx, []string{"CGO_ENABLED=0"}, "go", "build", "-o", binary, "./test/rdmalab/agent"); err != nil {
 		return err
@@ -91,20 +98,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return &cannotRun{err}
 	}
-	err = use(ctx, l, o)
-	return errors.Join(err, l.Close())
-}
-
-// use does in the lab what was asked for.
-func use(ctx context.Context, l *rdmalab.Lab, o options) error {
-	for i, h := range l.Hosts {
-		out, err := h.Run(ctx, o.command...)
-		fmt.Printf("host %d:\n%s\n", i+1, out)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(use(ctx, l, o, work), l.Close())
 }
 
 // output runs a program here. It is interrupted when ctx ends.

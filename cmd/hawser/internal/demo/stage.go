@@ -67,10 +67,15 @@ const (
 // setup is a node's configuration. Ten kills are more than a plugin is
 // normally forgiven, and a restart must not take longer each time.
 func (o Options) setup(row Row, name, listen string) lab.Setup {
-	return lab.Setup{
+	x := lab.Setup{
 		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: row.transports,
 		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000 * int(o.slow()),
 	}
+	if len(o.Hosts) > 0 {
+		x.Insecure = true // nobody else is on their network
+		x.StartTimeoutMS = 60_000
+	}
+	return x
 }
 
 // setup is a node's configuration in this row.

@@ -31,6 +31,10 @@ type Setup struct {
 	Settings map[string]json.RawMessage `json:",omitempty"`
 	// Env is added to the environment of a transport's plugin.
 	Env map[string]map[string]string `json:",omitempty"`
+	// StartTimeoutMS is plugins.start_timeout_ms; 0 leaves the default.
+	StartTimeoutMS int `json:",omitempty"`
+	// Insecure is security.insecure: for networks that nobody else is on.
+	Insecure bool `json:",omitempty"`
 	// OutboxBytes, ReceiveFrames and ReceiveBytes are outbox.bytes,
 	// receive.frames and receive.bytes; 0 leaves the default.
 	OutboxBytes, ReceiveFrames, ReceiveBytes int
@@ -49,8 +53,9 @@ type Setup struct {
 // Config is the engine's configuration for it.
 func (s Setup) Config() engine.Config {
 	cfg := engine.Config{
-		Node:    engine.NodeConfig{Name: s.Name},
-		Control: engine.ControlConfig{Listen: s.Listen},
+		Node:     engine.NodeConfig{Name: s.Name},
+		Control:  engine.ControlConfig{Listen: s.Listen},
+		Security: engine.SecurityConfig{Insecure: s.Insecure},
 		Notification: engine.NotificationConfig{
 			RPCFallback: new(false), Proto: s.Proto, DeadlineMS: s.DeadlineMS, MaxPayloadBytes: s.MaxPayloadBytes,
 		},
@@ -62,6 +67,7 @@ func (s Setup) Config() engine.Config {
 		Receive:    engine.ReceiveConfig{Frames: s.ReceiveFrames, Bytes: s.ReceiveBytes},
 		Plugins: engine.PluginsConfig{
 			Dir: s.PluginsDir, Lock: s.Lock, CrashBudget: s.CrashBudget, MaxRestartBackoffMS: s.MaxRestartBackoffMS,
+			StartTimeoutMS: s.StartTimeoutMS,
 		},
 		Transports: []engine.TransportConfig{},
 	}
