@@ -15,7 +15,7 @@ type hawserClient struct {
 	peer *child
 }
 
-func openEngine(bin, transport, name string) (*engine.Engine, error) {
+func openEngine(bin, transport, keys, name string) (*engine.Engine, error) {
 	no := false
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -24,15 +24,17 @@ func openEngine(bin, transport, name string) (*engine.Engine, error) {
 		Plugins:      engine.PluginsConfig{Dir: bin},
 		Notification: engine.NotificationConfig{RPCFallback: &no},
 		Transports:   []engine.TransportConfig{{Name: transport}},
+		Security:     securedBy(keys),
 	})
 }
 
-func openHawser(bin, transport string) (client, error) {
-	peer, err := self("hawser", bin, transport)
+// openHawser measures under TLS if keys names a directory of them.
+func openHawser(bin, transport, keys string) (client, error) {
+	peer, err := self("hawser", bin, transport, keys)
 	if err != nil {
 		return nil, err
 	}
-	e, err := openEngine(bin, transport, "sender")
+	e, err := openEngine(bin, transport, keys, "sender")
 	if err != nil {
 		peer.stop()
 		return nil, err
@@ -70,7 +72,7 @@ func shut(e *engine.Engine) {
 
 // serveHawser is the peer: it answers pings and counts the rest.
 func serveHawser(args []string) error {
-	e, err := openEngine(args[0], args[1], "receiver")
+	e, err := openEngine(args[0], args[1], args[2], "receiver")
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func deliver(e *engine.Engine, to string) error {
 
 // markedPeer is what a call costs after one has found the peer silent.
 func markedPeer(s settings) ([]figure, error) {
-	peer, err := self("hawser", s.bin, "tcp")
+	peer, err := self("hawser", s.bin, "tcp", "")
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func markedPeer(s settings) ([]figure, error) {
 
 // resumedPeer is how long a peer that was frozen takes to be of use again.
 func resumedPeer(s settings) ([]figure, error) {
-	peer, err := self("hawser", s.bin, "tcp")
+	peer, err := self("hawser", s.bin, "tcp", "")
 	if err != nil {
 		return nil, err
 	}

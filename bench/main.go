@@ -16,6 +16,7 @@ import (
 // settings are the run's sizes.
 type settings struct {
 	bin       string
+	keys      string // directory of the keys for those under TLS
 	out       string
 	rounds    int
 	pings     int
@@ -64,6 +65,15 @@ func run(s settings) error {
 			defer release()
 		}
 	}
+	keys, err := os.MkdirTemp("", "hawser-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(keys) //nolint:errcheck // nothing is left to do about it
+	if err := makeKeys(keys); err != nil {
+		return err
+	}
+	s.keys = keys
 	all := contenders(s)
 	results := newResults(all)
 	for round := range s.rounds {

@@ -14,13 +14,17 @@ const (
 	unary    = "unary gRPC"
 	overTCP  = "hawser tcp"
 	overRPC  = "hawser rpcfallback"
+	tcpTLS   = "hawser tcp, TLS"
+	rpcTLS   = "hawser rpcfallback, TLS"
 )
 
 func contenders(s settings) []contender {
 	return []contender{
 		{name: plainTCP, guarantee: "read by the peer's process", open: openPlainTCP},
-		{name: overTCP, guarantee: "in the peer's queue, once, whatever fails", open: func() (client, error) { return openHawser(s.bin, "tcp") }},
-		{name: overRPC, guarantee: "in the peer's queue, once, whatever fails", open: func() (client, error) { return openHawser(s.bin, "rpcfallback") }},
+		{name: overTCP, guarantee: "in the peer's queue, once, whatever fails", open: func() (client, error) { return openHawser(s.bin, "tcp", "") }},
+		{name: overRPC, guarantee: "in the peer's queue, once, whatever fails", open: func() (client, error) { return openHawser(s.bin, "rpcfallback", "") }},
+		{name: tcpTLS, guarantee: "in the peer's queue, once, whatever fails", open: func() (client, error) { return openHawser(s.bin, "tcp", s.keys) }},
+		{name: rpcTLS, guarantee: "in the peer's queue, once, whatever fails", open: func() (client, error) { return openHawser(s.bin, "rpcfallback", s.keys) }},
 		{name: unary, guarantee: "the peer's handler returned", open: openUnary, unary: true},
 	}
 }
@@ -54,6 +58,10 @@ var aims = []aim{
 	{"notifications/s with acks, of one unary gRPC call each", overTCP, unary, func(m measured) float64 { return m.rate }, 0, 15},
 	{"rpcfallback round trip, p50, of a unary gRPC call", overRPC, unary, func(m measured) float64 { return seconds(m.p50) }, 2, 0},
 	{"rpcfallback round trip, p99, of a unary gRPC call", overRPC, unary, func(m measured) float64 { return seconds(m.p99) }, 0, 0},
+	{"tcp under TLS, round trip, p50, of tcp without", tcpTLS, overTCP, func(m measured) float64 { return seconds(m.p50) }, 0, 0},
+	{"tcp under TLS, notifications/s with acks, of tcp without", tcpTLS, overTCP, func(m measured) float64 { return m.rate }, 0, 0},
+	{"rpcfallback under TLS, round trip, p50, of rpcfallback without", rpcTLS, overRPC, func(m measured) float64 { return seconds(m.p50) }, 0, 0},
+	{"rpcfallback under TLS, notifications/s with acks, of rpcfallback without", rpcTLS, overRPC, func(m measured) float64 { return m.rate }, 0, 0},
 }
 
 // ratios are those of the same rounds, ascending.

@@ -223,6 +223,7 @@ func adminPeer(p PeerStatus) admin.Peer {
 		Receiving: p.Receiving, Pending: p.Pending, Waiting: p.Waiting, Sent: p.Sent, Resend: p.Resend,
 		OutboxBytes: p.OutboxBytes, Room: p.Room, RoomBytes: p.RoomBytes, Held: p.Held,
 		Since: p.Since, Heard: p.Heard, UsablePaths: len(p.Usable()), Paths: []admin.Path{},
+		Cooldowns: p.Cooldowns, SilentUntil: p.SilentUntil,
 	}
 	if !p.Incarnation.IsZero() {
 		j.Incarnation = p.Incarnation.String()
@@ -232,6 +233,7 @@ func adminPeer(p PeerStatus) admin.Peer {
 			Transport: w.Transport, Path: w.Path, State: w.State, Usable: w.Usable(), Since: w.Since,
 			Instance: w.Instance, PeerInstance: w.PeerInstance, Generation: w.Generation, InFlight: w.InFlight,
 			Pending: w.Pending, Retiring: w.Retiring, Trouble: w.Trouble, RetryAt: w.RetryAt,
+			Pauses: w.Pauses, PausedUntil: w.PausedUntil,
 		})
 	}
 	return j
@@ -243,7 +245,7 @@ func adminTransports(e *Engine) []admin.Transport {
 		list = append(list, admin.Transport{
 			Name: t.Name, Wire: t.Wire, State: t.State, Since: t.Since, Instance: t.Instance, PID: t.PID,
 			Version: t.Version, Carrier: t.Carrier, Restarts: t.Restarts, Downs: t.Downs, Quarantines: t.Quarantines,
-			Abandoned: t.Abandoned, Listeners: t.Listeners, LastError: text(t.LastError), Stderr: t.Stderr,
+			Abandoned: t.Abandoned, Dropped: t.Dropped, Listeners: t.Listeners, LastError: text(t.LastError), Stderr: t.Stderr,
 		})
 	}
 	return list

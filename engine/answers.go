@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
@@ -18,42 +19,55 @@ type answers struct {
 
 // Hello installs the sender's session, if none is held for its incarnation or
 // if the held one is named as replaced; otherwise the held one stays.
-func (h *answers) Hello(_ context.Context, req control.HelloRequest) (control.HelloReply, error) {
+func (h *answers) Hello(ctx context.Context, req control.HelloRequest) (control.HelloReply, error) {
 	<-h.open
 	e := h.e
 	if req.From.Incarnation == e.incarnation {
 		// To oneself: nothing travels, so any session will do.
 		return control.HelloReply{Node: e.self(), Proto: req.Proto, Session: req.Session, Room: selfRoom}, nil
 	}
-	a, err := e.greet(req.From)
+	reply, result, err := e.greeting(req, control.Caller(ctx))
+	e.stats.helloReceived[result].Add(1)
+	return reply, err
+}
+
+// greeting answers a hello of somebody else, who has this identity, and tells
+// what became of the session that it proposes.
+func (e *Engine) greeting(req control.HelloRequest, identity string) (reply control.HelloReply, result int, err error) {
+	a, err := e.greet(req.From, identity)
 	if err != nil {
-		return control.HelloReply{}, err
+		return reply, sessionRefused, err
 	}
-	reply := control.HelloReply{Node: e.self(), Proto: min(req.Proto, *e.cfg.Notification.Proto)}
+	proto := min(req.Proto, *e.cfg.Notification.Proto)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.dead != nil || a.successor != nil {
-		return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
+		return reply, sessionRefused, sdk.Errorf(sdk.Busy, "hello: this peer is being forgotten: say it again")
 	}
-	if !a.agreeLocked(reply.Proto) {
-		return control.HelloReply{}, sdk.Errorf(sdk.InvalidArgument, "hello: protocol %d is in use with this incarnation, not %d", a.proto.Load(), reply.Proto)
+	if !a.agreeLocked(proto) {
+		return reply, sessionRefused, sdk.Errorf(sdk.InvalidArgument, "hello: protocol %d is in use with this incarnation, not %d", a.proto.Load(), proto)
 	}
 	old := a.in
+	result = sessionKept
 	if old == nil || req.Replaces != 0 && req.Replaces == old.ID() {
 		if old == nil && int(e.stats.Sessions.Load()) >= e.cfg.Sessions.Max {
-			return control.HelloReply{}, sdk.Errorf(sdk.Busy, "hello: this engine holds sessions.max = %d sessions", e.cfg.Sessions.Max)
+			return reply, sessionRefused, sdk.Errorf(sdk.Busy, "hello: this engine holds sessions.max = %d sessions", e.cfg.Sessions.Max)
 		}
-		e.endSession(old)
+		result = sessionOpened
+		if old != nil {
+			result = sessionReplaced
+		}
+		e.endSession(old, endReplaced)
 		a.openSessionLocked(req.Session, time.Now())
 	}
-	reply.Session = a.in.ID()
+	reply = control.HelloReply{Node: e.self(), Proto: proto, Session: a.in.ID()}
 	if a.acks() {
 		reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
 	}
 	reply.Transports, reply.Version = e.published()
 	a.learnLocked(req.Transports, req.Version)
 	a.pumpLocked()
-	return reply, nil
+	return reply, result, nil
 }
 
 // selfRoom is no limit: the queue itself says when it is full.
@@ -61,7 +75,7 @@ var selfRoom = control.Room{Seq: 1 << 62, Bytes: 1 << 62}
 
 // Bootstrap has the transport accept the peer's offer.
 func (h *answers) Bootstrap(ctx context.Context, req control.BootstrapRequest) (control.BootstrapReply, error) {
-	a, err := h.sender(req.From)
+	a, err := h.sender(ctx, "bootstrap", req.From)
 	if err != nil {
 		return control.BootstrapReply{}, err
 	}
@@ -78,8 +92,8 @@ func (h *answers) Probe(context.Context, control.ProbeRequest) (control.ProbeRep
 }
 
 // Changed takes in what the peer runs now.
-func (h *answers) Changed(_ context.Context, req control.ChangeRequest) error {
-	a, err := h.sender(req.From)
+func (h *answers) Changed(ctx context.Context, req control.ChangeRequest) error {
+	a, err := h.sender(ctx, "news of transports", req.From)
 	if err != nil {
 		return err
 	}
@@ -91,10 +105,13 @@ func (h *answers) Changed(_ context.Context, req control.ChangeRequest) error {
 }
 
 // Goodbye ends the association: the peer's life is over.
-func (h *answers) Goodbye(_ context.Context, req control.GoodbyeRequest) error {
-	a, err := h.sender(req.From)
-	if err != nil {
+func (h *answers) Goodbye(ctx context.Context, req control.GoodbyeRequest) error {
+	a, err := h.sender(ctx, "goodbye", req.From)
+	if errors.Is(err, sdk.SessionUnknown) {
 		return nil // nothing is held: nothing to end
+	}
+	if err != nil {
+		return err
 	}
 	if h, body, err := frame.Decode(req.LastAck); err == nil && h.Type == frame.CtrlAck {
 		a.mu.Lock()
@@ -105,13 +122,18 @@ func (h *answers) Goodbye(_ context.Context, req control.GoodbyeRequest) error {
 	return nil
 }
 
-// sender finds the association of a peer that has said hello.
-func (h *answers) sender(i Incarnation) (*association, error) {
+// sender finds the association of a peer that has said hello. Only the bearer
+// of the certificate under which it did speaks for it.
+func (h *answers) sender(ctx context.Context, call string, i Incarnation) (*association, error) {
 	d := &h.e.directory
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if a := d.byIncarnation[i]; a != nil {
-		return a, nil
+	a := d.byIncarnation[i]
+	d.mu.Unlock()
+	if a == nil {
+		return nil, sdk.Errorf(sdk.SessionUnknown, "incarnation %s is not known here: say hello", i.Short())
 	}
-	return nil, sdk.Errorf(sdk.SessionUnknown, "incarnation %s is not known here: say hello", i.Short())
+	if by := control.Caller(ctx); by != a.identity {
+		return nil, h.e.impostor(notTheirs(call, i, a.identity, by))
+	}
+	return a, nil
 }

@@ -1,7 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,12 +30,15 @@ type association struct {
 	client  *caller
 
 	// node is nil before hello and constant after; since, when the peer's
-	// engine started, is written before node.
-	node  atomic.Pointer[Node]
-	since time.Time
+	// engine started, and identity, whose certificate it bears, are written
+	// before node.
+	node     atomic.Pointer[Node]
+	since    time.Time
+	identity string
 
 	// proto is the protocol of both ways, constant once hello has settled it.
 	proto atomic.Int32
+	kept  atomic.Int64 // bytes in the holds of its endpoints
 
 	mu sync.Mutex
 	// All below are guarded by mu.
@@ -108,10 +114,12 @@ func newAssociation(e *Engine, address string) *association {
 	return a
 }
 
-// bindLocked gives the association its incarnation.
-func (a *association) bindLocked(n control.Node) {
-	a.since = n.Started
-	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation})
+// bindLocked gives the association its incarnation, which is that of one
+// certificate.
+func (a *association) bindLocked(n control.Node, identity string) {
+	a.since, a.identity = n.Started, identity
+	a.client.Bind(identity)
+	a.node.Store(&Node{Name: n.Name, Address: n.Address, Incarnation: n.Incarnation, Identity: identity})
 	if n.Incarnation != a.e.incarnation {
 		a.e.hub.tell(Event{Kind: PeerUp, Address: a.address, Peer: a.node.Load()})
 	}
@@ -175,7 +183,7 @@ func (a *association) die(cause error) {
 	for _, ep := range eps {
 		ep.shut()
 	}
-	a.e.endSession(in)
+	a.e.endSession(in, endOver)
 	for _, x := range posted {
 		a.settle(x, func(d *Delivery) { d.fail(cause) })
 	}
@@ -238,10 +246,18 @@ func (a *association) adopt(entries []*outbox.Entry) {
 	a.pumpLocked()
 }
 
+// pathsLocked returns every path, also those that are no longer in use, in an
+// order that does not depend on chance.
+func (a *association) pathsLocked() []*path {
+	return slices.SortedFunc(maps.Values(a.paths), func(p, q *path) int {
+		return cmp.Or(cmp.Compare(p.transport, q.transport), cmp.Compare(p.name, q.name))
+	})
+}
+
 // endpointsLocked returns every endpoint, current or being replaced.
 func (a *association) endpointsLocked() []*endpoint {
 	var eps []*endpoint
-	for _, p := range a.paths {
+	for _, p := range a.pathsLocked() {
 		if p.ep != nil {
 			eps = append(eps, p.ep)
 		}
@@ -252,6 +268,7 @@ func (a *association) endpointsLocked() []*endpoint {
 
 // tick is the timer: deadlines, overdue acks, requests for room, reconnects.
 func (a *association) tick() {
+	a.e.freeze.Awake()
 	a.mu.Lock()
 	now := time.Now()
 	retired := a.reapLocked(now)
@@ -271,6 +288,7 @@ func (a *association) tickLocked(now time.Time) {
 	if !since.IsZero() && a.e.freeze.Within(since, now) {
 		// This process did not run: what fell due meanwhile says nothing.
 		a.box.Rearm(now)
+		a.e.stats.voided[voidAckTimeouts].Add(1)
 		a.trustLocked()
 	}
 	held, full := a.heldLocked() // by what is about to be taken out, too
@@ -330,6 +348,8 @@ func (a *association) lateLocked(x *outbox.Entry, held, full bool) error {
 	left := x.MayHaveLeft()
 	text := "not acknowledged within its deadline"
 	switch {
+	case a.box.Session() == 0 && !left && refused(a.hello.err):
+		text = "its deadline was over and the peer still refused hello"
 	case a.box.Session() == 0 && !left:
 		text = "its deadline was over before hello was answered"
 	case full && !left:

@@ -2,8 +2,11 @@ package engine
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/sdk"
@@ -12,14 +15,48 @@ import (
 
 // BenchmarkNotify is a notification from Notify to its acknowledgement, many
 // under way, over an in-memory transport: what the engines themselves cost.
-func BenchmarkNotify(b *testing.B) {
+func BenchmarkNotify(b *testing.B) { benchmarkNotify(b, nil, nil) }
+
+// BenchmarkNotifyScraped is the same with a collector of either engine that is
+// read ten times a second: a hundred times as often as usual. Its ratio to
+// BenchmarkNotify is what metrics cost.
+func BenchmarkNotifyScraped(b *testing.B) {
+	here, there := prometheus.NewRegistry(), prometheus.NewRegistry()
+	ctx, cancel := context.WithCancel(context.Background())
+	var scraper sync.WaitGroup
+	defer scraper.Wait()
+	defer cancel()
+	scraper.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				for _, r := range []*prometheus.Registry{here, there} {
+					if _, err := r.Gather(); err != nil {
+						b.Error(err)
+					}
+				}
+			}
+		}
+	})
+	benchmarkNotify(b, here, there)
+}
+
+func benchmarkNotify(b *testing.B, here, there prometheus.Registerer) {
 	network, fabric := control.NewNetwork(), sdktest.NewFabric(sdktest.FabricOptions{Name: rpcFallbackName})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	open := func(address string) *Engine {
+	open := func(address string, registry prometheus.Registerer) *Engine {
+		opts := []Option{withCarrier(network.Carrier(address))}
+		if registry != nil {
+			opts = append(opts, WithMetrics(registry))
+		}
 		e, err := Open(ctx, Config{Transports: []TransportConfig{
 			{Name: rpcFallbackName, InProcess: func() sdk.Transport { return fabric.New(address) }},
-		}}, withCarrier(network.Carrier(address)))
+		}}, opts...)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -30,7 +67,7 @@ func BenchmarkNotify(b *testing.B) {
 		})
 		return e
 	}
-	from, to := open("a:1"), open("b:1")
+	from, to := open("a:1", here), open("b:1", there)
 	go func() {
 		for {
 			if _, err := to.Receive(ctx); err != nil {

@@ -27,7 +27,7 @@ func (a *association) connectLocked(p *path, now time.Time) {
 
 func (a *association) targetLocked(p *path) sdk.Target {
 	return sdk.Target{
-		Local: a.e.incarnation, Peer: a.node.Load().Incarnation, PeerName: a.peer(),
+		Local: a.e.incarnation, Peer: a.node.Load().Incarnation, PeerName: a.peer(), PeerIdentity: a.identity,
 		Path: p.name, Remote: p.attrs, Generation: p.generation,
 	}
 }
@@ -61,13 +61,21 @@ func (a *association) connect(p *path, ep *endpoint, t sdk.Target) {
 	a.notConnected(p, ep, err)
 }
 
+// errOutdated is in the error of an attempt that the peer has seen a later one
+// than. Nobody is to blame for it.
+var errOutdated = errors.New("not newer")
+
+// maxOutdated bounds how often in a row such an attempt is repeated at once: a
+// peer could say so for ever.
+const maxOutdated = 3
+
 // outdated takes in that the peer has seen a generation that this attempt's is
 // not newer than.
 func (a *association) outdated(p *path, tried, newest uint64) error {
 	a.mu.Lock()
 	p.generation = max(p.generation, newest)
 	a.mu.Unlock()
-	return sdk.Errorf(sdk.Busy, "bootstrap: generation %d is not newer than %d", tried, newest)
+	return sdk.Errorf(sdk.Busy, "bootstrap: generation %d is %w than %d", tried, errOutdated, newest)
 }
 
 // connected installs an endpoint, unless a newer one took its place meanwhile.
@@ -83,7 +91,7 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 	} else {
 		if p.connecting == ep { // it ended before it was installed
 			p.connecting = nil
-			p.failedLocked(time.Now(), "ended while connecting")
+			a.failedLocked(p, time.Now(), "ended while connecting")
 			a.blameLocked(p, ep.deathLocked(health.EndKind(ep.cause)))
 		}
 		ep.failedLocked()
@@ -99,11 +107,10 @@ func (a *association) connected(p *path, ep *endpoint, se sdk.Endpoint) {
 
 // notConnected deals with a failed attempt according to who failed.
 func (a *association) notConnected(p *path, ep *endpoint, err error) {
-	switch {
-	case control.Gone(err):
-		a.die(goneError(a.address, err))
+	if a.lost(err) {
 		return
-	case errors.Is(err, sdk.PeerRestarted):
+	}
+	if errors.Is(err, sdk.PeerRestarted) {
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
 		return
 	}
@@ -114,11 +121,17 @@ func (a *association) notConnected(p *path, ep *endpoint, err error) {
 		return // superseded: the peer's own attempt, or a new instance
 	}
 	p.connecting = nil
+	if errors.Is(err, errOutdated) && p.outdated < maxOutdated {
+		p.outdated++
+		a.connectLocked(p, time.Now())
+		a.pumpLocked()
+		return
+	}
 	if errors.Is(err, sdk.SessionUnknown) && ep.session == a.box.Session() {
 		// The peer does not know us: it forgot us, or never got our hello.
 		a.reopenLocked()
 	}
-	p.failedLocked(time.Now(), "connect: "+err.Error())
+	a.failedLocked(p, time.Now(), "connect: "+err.Error())
 	a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, silent(err))))
 	a.e.stats.ConnectFailures.Add(1)
 	p.countersLocked(a.e).connectFailure.Add(1)
@@ -171,7 +184,7 @@ func (a *association) accepted(p *path, ep *endpoint, se sdk.Endpoint) error {
 	}
 	if p.connecting == ep { // it ended before it was installed
 		p.connecting = nil
-		p.failedLocked(time.Now(), "ended while accepting")
+		a.failedLocked(p, time.Now(), "ended while accepting")
 		a.blameLocked(p, ep.deathLocked(health.EndKind(ep.cause)))
 	}
 	ep.failedLocked()
@@ -187,8 +200,9 @@ func (a *association) notAccepted(p *path, ep *endpoint, err error) {
 	ep.failedLocked()
 	if p.connecting == ep {
 		p.connecting = nil
-		p.failedLocked(time.Now(), "accept: "+err.Error())
+		a.failedLocked(p, time.Now(), "accept: "+err.Error())
 		a.blameLocked(p, ep.deathLocked(health.ConnectKind(err, false)))
+		p.countersLocked(a.e).acceptFailure.Add(1)
 		a.pumpLocked()
 	}
 }
@@ -220,6 +234,7 @@ func (a *association) acceptablePath(ctx context.Context, req control.BootstrapR
 		case <-ctx.Done():
 			return nil, err
 		}
+		a.e.freeze.Awake()
 	}
 }
 

@@ -76,6 +76,7 @@ func (e *Engine) admit(ctx context.Context, address string, d *Delivery) error {
 			e.stats.Backpressure.Add(1)
 			return sdk.Errorf(sdk.Backpressure, "notification to %s: the outbox is full and had no room for %v", d.peer, e.cfg.Notification.SlotWait())
 		}
+		e.freeze.Awake()
 	}
 }
 
@@ -101,7 +102,8 @@ func (e *Engine) tryAdmit(address string, d *Delivery) (done bool, err error) {
 
 // addLocked puts a delivery into the association's box and sends what can be
 // sent. It reports false if the box is full; something always fits an empty
-// one.
+// one. With what it has adopted a box may be over the bound for a while, never
+// over that of all boxes together: then it takes nothing new.
 func (a *association) addLocked(d *Delivery) bool {
 	cost := outbox.Cost(len(d.entry.Frame))
 	if a.box.Size() > 0 && a.box.Size()+cost > a.e.cfg.Outbox.Bytes || !a.e.outbox.reserve(cost) {

@@ -186,8 +186,9 @@ type SecurityConfig struct {
 	// Key is a PEM file of the certificate's key. Others must not be able to
 	// read it.
 	Key string
-	// Allow lists the peers' names that are admitted: DNS names, or common
-	// names, of their certificates. Default: all that the CA has signed.
+	// Allow lists the peers' names that are admitted: DNS names, addresses,
+	// URIs or common names of their certificates. Default: all that the CA
+	// has signed.
 	Allow []string
 	// Insecure permits other than loopback addresses without TLS.
 	Insecure bool

@@ -289,17 +289,19 @@ func TestEnvironment(t *testing.T) {
 	}
 
 	for variable, want := range map[string]string{
-		"HAWSER_NOTIFICATION_PORTO=1":       "HAWSER_NOTIFICATION_PORTO: overrides no key; did you mean HAWSER_NOTIFICATION_PROTO?",
-		"HAWSER_NOTIFICATION_PROTO=x":       "HAWSER_NOTIFICATION_PROTO: notification.proto: must be a whole number, not \"x\"",
-		"HAWSER_NOTIFICATION_PROTO=3":       "must be 0 to 2, not 3",
-		"HAWSER_NOTIFICATION_PROTO=":        "must be a whole number",
-		"HAWSER_PEER_HEALTH_ENABLE=yes":     "must be true or false, not \"yes\"",
-		"HAWSER_NOTIFICATION_DEADLINE_MS=1": "HAWSER_NOTIFICATION_DEADLINE_MS: notification.deadline_ms: is 1, less than",
-		"HAWSER_TRANSPORTS=tcp":             "write it in the file",
-		"HAWSER_REGISTRY_STATIC=a":          "must be name=value",
-		"HAWSER_REGISTRY_TYPE=etcd":         "must be p2p or static",
-		"HAWSER_SECURITY_ALLOW=a,b":         "HAWSER_SECURITY_ALLOW: security.allow: admits nobody",
-		"HAWSER_WHATEVER=1":                 "HAWSER_WHATEVER: overrides no key",
+		"HAWSER_NOTIFICATION_PORTO=1":                      "HAWSER_NOTIFICATION_PORTO: overrides no key; did you mean HAWSER_NOTIFICATION_PROTO?",
+		"HAWSER_NOTIFICATION_PROTO=x":                      "HAWSER_NOTIFICATION_PROTO: notification.proto: must be a whole number, 0 to 2, not \"x\"",
+		"HAWSER_NOTIFICATION_DEADLINE_MS=0":                "must be 1 to 600000, not 0",
+		"HAWSER_RECEIVE_FRAMES=" + strings.Repeat("9", 20): "must be a whole number, ",
+		"HAWSER_NOTIFICATION_PROTO=3":                      "must be 0 to 2, not 3",
+		"HAWSER_NOTIFICATION_PROTO=":                       "must be a whole number",
+		"HAWSER_PEER_HEALTH_ENABLE=yes":                    "must be true or false, not \"yes\"",
+		"HAWSER_NOTIFICATION_DEADLINE_MS=1":                "HAWSER_NOTIFICATION_DEADLINE_MS: notification.deadline_ms: is 1, less than",
+		"HAWSER_TRANSPORTS=tcp":                            "write it in the file",
+		"HAWSER_REGISTRY_STATIC=a":                         "must be name=value",
+		"HAWSER_REGISTRY_TYPE=etcd":                        "must be p2p or static",
+		"HAWSER_SECURITY_ALLOW=a,b":                        "HAWSER_SECURITY_ALLOW: security.allow: admits nobody",
+		"HAWSER_WHATEVER=1":                                "HAWSER_WHATEVER: overrides no key",
 	} {
 		if _, err := ReadConfig("", []string{variable}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", variable, err, want)

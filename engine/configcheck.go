@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -73,6 +74,13 @@ func (es ConfigErrors) Unwrap() []error {
 // maxConfigErrors bounds a report: after so many faults the reader has seen
 // enough.
 const maxConfigErrors = 20
+
+// sort puts them in the order of their places.
+func (es ConfigErrors) sort() {
+	slices.SortStableFunc(es, func(a, b *ConfigError) int {
+		return cmp.Or(strings.Compare(a.Source, b.Source), a.Line-b.Line, a.Column-b.Column)
+	})
+}
 
 func (es ConfigErrors) asError() error {
 	if len(es) == 0 {

@@ -58,7 +58,7 @@ func (r *configReader) override(k configKey, value string) string {
 	case *int, **int:
 		v, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 		if err != nil {
-			return fmt.Sprintf("must be a whole number, not %q", value)
+			return fmt.Sprintf("must be a whole number, %s, not %q", k.accepted(), value)
 		}
 		if text := k.checkInt(v); text != "" {
 			return text

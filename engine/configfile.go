@@ -78,15 +78,7 @@ func readConfig(data []byte, name string, environ []string) (LoadedConfig, error
 	if len(r.errors) == 0 {
 		r.check()
 	}
-	slices.SortStableFunc(r.errors, func(a, b *ConfigError) int {
-		if a.Source != b.Source {
-			return strings.Compare(a.Source, b.Source)
-		}
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
-	})
+	r.errors.sort()
 	if err := r.errors.asError(); err != nil {
 		return LoadedConfig{}, err
 	}

@@ -56,7 +56,7 @@ var configKeys = []configKey{
 	{path: "notification.max_payload_bytes", doc: "Largest name and payload together.",
 		field: func(c *Config) any { return &c.Notification.MaxPayloadBytes }, def: 16 << 20, min: 1, max: 16 << 20},
 
-	{path: "outbox.bytes", doc: "Bytes per peer that may wait to be acknowledged.",
+	{path: "outbox.bytes", doc: "Bytes per peer that may wait to be acknowledged. While what an earlier life or another name of the peer left is over it, nothing new is taken.",
 		field: func(c *Config) any { return &c.Outbox.Bytes }, def: 64 << 20, min: 1, max: maxConfigSize},
 	{path: "outbox.total_bytes", doc: "The same bound over all peers.",
 		field: func(c *Config) any { return &c.Outbox.TotalBytes }, def: 512 << 20, min: 1, max: maxConfigSize},
@@ -140,7 +140,7 @@ var configKeys = []configKey{
 		field: func(c *Config) any { return &c.Security.Cert }},
 	{path: "security.key", doc: "PEM file of the certificate's key, which others must not be able to read.",
 		field: func(c *Config) any { return &c.Security.Key }},
-	{path: "security.allow", doc: "Names of the peers that are admitted: DNS names or common names of their certificates. Default: all that the authority has signed.",
+	{path: "security.allow", doc: "Names of the peers that are admitted: DNS names, addresses, URIs or common names of their certificates. Default: all that the authority has signed.",
 		field: func(c *Config) any { return &c.Security.Allow }},
 	{path: "security.insecure", doc: "Permit other than loopback addresses without TLS: whoever reaches them can read, forge and disturb everything.",
 		field: func(c *Config) any { return &c.Security.Insecure }, def: false},
@@ -232,11 +232,16 @@ func (k configKey) checkInt(v int64) string {
 	if (k.auto && v == -1) || (v >= k.min && v <= k.max) {
 		return ""
 	}
+	return fmt.Sprintf("must be %s, not %d", k.accepted(), v)
+}
+
+// accepted is which numbers the key takes.
+func (k configKey) accepted() string {
 	also := ""
 	if k.auto {
 		also = "-1 or "
 	}
-	return fmt.Sprintf("must be %s%d to %d, not %d", also, k.min, k.max, v)
+	return fmt.Sprintf("%s%d to %d", also, k.min, k.max)
 }
 
 func (k configKey) checkString(s string) string {

@@ -14,8 +14,10 @@ import (
 	"github.com/hawser-transport/hawser/sdk"
 )
 
-// CheckPlugins is the function of this name, for a configuration that knows
-// where its values come from: each fault of a transport's settings has a place.
+// CheckPlugins runs the plugin of each configured transport with --describe
+// and checks the transport's settings. Faults are settings that a plugin does
+// not accept, each at its place; warnings are plugins that could not be asked:
+// missing, changed, broken. Either would cost its transport.
 func (l LoadedConfig) CheckPlugins(ctx context.Context) (faults ConfigErrors, warnings []error, err error) {
 	cfg, err := l.Config.Effective()
 	if err != nil {
@@ -39,6 +41,7 @@ func (l LoadedConfig) CheckPlugins(ctx context.Context) (faults ConfigErrors, wa
 			faults = append(faults, l.placed(fmt.Sprintf("%s[%d]", transportsKey, i), f))
 		}
 	}
+	faults.sort()
 	return faults, warnings, nil
 }
 

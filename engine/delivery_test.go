@@ -372,7 +372,7 @@ func TestHelloIsSharedByConcurrentCallers(t *testing.T) {
 			})
 		}
 		all.Wait()
-		synctest.Wait()
+		time.Sleep(time.Second) // the other transport's connect may end later
 		if s := a.Stats(); s.Connects != 2 || b.Stats().Sessions != 1 {
 			t.Errorf("%d connects, %d sessions", s.Connects, b.Stats().Sessions)
 		}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +30,7 @@ func (d *directory) has(address string) bool {
 	return d.byAddress[address] != nil
 }
 
-// all returns every association once.
+// all returns every association once, oldest first.
 func (d *directory) all() []*association {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,6 +48,9 @@ func (d *directory) all() []*association {
 			list = append(list, m)
 		}
 	}
+	slices.SortFunc(list, func(a, b *association) int {
+		return cmp.Or(a.made.Compare(b.made), cmp.Compare(a.address, b.address))
+	})
 	return list
 }
 
@@ -69,44 +74,58 @@ func (e *Engine) associationAtLocked(address string) (*association, error) {
 }
 
 // bind tells which association owns the incarnation that answered a's hello:
-// a itself, which is bound to it now, or the one that there is. stale means
-// that a belongs to an earlier life.
-func (e *Engine) bind(a *association, n control.Node) (owner *association, stale bool) {
+// a itself, which is bound to it now, or the one that there is, if the answer
+// came from the bearer of its certificate. stale means that a belongs to an
+// earlier life.
+func (e *Engine) bind(a *association, n control.Node, identity string) (owner *association, stale bool, err error) {
+	if n.Incarnation == e.incarnation {
+		if own := e.security.identity(); own != identity {
+			return nil, false, notTheirs("the answer to hello from "+a.address, n.Incarnation, own, identity)
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	d := &e.directory
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if node := a.node.Load(); node != nil {
-		return a, node.Incarnation != n.Incarnation
+		return a, node.Incarnation != n.Incarnation, nil
 	}
 	if owner = d.byIncarnation[n.Incarnation]; owner != nil {
+		if owner.identity != identity {
+			return nil, false, notTheirs("the answer to hello from "+a.address, n.Incarnation, owner.identity, identity)
+		}
 		d.byAddress[a.address] = owner
-		return owner, false
+		return owner, false, nil
 	}
 	d.byIncarnation[n.Incarnation] = a
-	a.bindLocked(n)
+	a.bindLocked(n, identity)
 	if n.Incarnation == e.incarnation {
-		a.openSessionLocked(randomNonzero(), time.Now())
+		a.openSessionLocked(e.randomNonzero(), time.Now())
 		a.selfLane = a.box.NewLane(nil)
 	}
-	return a, false
+	return a, false, nil
 }
 
 // greet finds or makes the association of a sender that says hello. A newer
 // life at an address ends the older one's association; news of an older life
-// is refused.
-func (e *Engine) greet(n control.Node) (*association, error) {
+// is refused. Both are so under one certificate only. Another one's bearer may
+// be at the address now, but its word for that is not enough: calls that are
+// made there will show it.
+func (e *Engine) greet(n control.Node, identity string) (*association, error) {
 	d := &e.directory
 	for {
 		d.mu.Lock()
 		if a := d.byIncarnation[n.Incarnation]; a != nil {
 			d.mu.Unlock()
+			if a.identity != identity {
+				return nil, e.impostor(notTheirs("hello", n.Incarnation, a.identity, identity))
+			}
 			return a, nil
 		}
 		older := d.byAddress[n.Address]
-		if older == nil || older.node.Load() == nil {
-			a, err := e.newcomerLocked(n, older)
+		if older == nil || older.node.Load() == nil || older.identity != identity {
+			a, err := e.newcomerLocked(n, identity, older)
 			d.mu.Unlock()
 			return a, err
 		}
@@ -118,16 +137,16 @@ func (e *Engine) greet(n control.Node) (*association, error) {
 	}
 }
 
-// newcomerLocked makes an association for a sender. One that already waits for
-// an answer from the sender's address is left to find it.
-func (e *Engine) newcomerLocked(n control.Node, waiting *association) (*association, error) {
+// newcomerLocked makes an association for a sender. One that is at the sender's
+// address already, waiting for an answer or another's, is left to find it.
+func (e *Engine) newcomerLocked(n control.Node, identity string, there *association) (*association, error) {
 	if e.closing.Load() {
 		return nil, sdk.Errorf(sdk.Closed, "hello: this engine is closing")
 	}
 	a := newAssociation(e, n.Address)
-	a.bindLocked(n) // nobody else has it yet
+	a.bindLocked(n, identity) // nobody else has it yet
 	e.directory.byIncarnation[n.Incarnation] = a
-	if waiting == nil {
+	if there == nil {
 		e.directory.byAddress[n.Address] = a
 	}
 	return a, nil

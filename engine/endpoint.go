@@ -36,13 +36,16 @@ type endpoint struct {
 	retired   time.Time // since when nothing new is to go over it
 
 	inflight inflight
+
+	hold hold
+	over chan struct{} // closed when it has ended
 }
 
 // newEndpointLocked makes the engine's side for the path's next endpoint.
 func (a *association) newEndpointLocked(p *path) *endpoint {
 	return &endpoint{
 		a: a, p: p, generation: p.generation, inst: p.inst, remote: p.remote, session: a.box.Session(),
-		begun: time.Now(), lane: a.box.NewLane(p), inflight: newInflight(),
+		begun: time.Now(), lane: a.box.NewLane(p), inflight: newInflight(), over: make(chan struct{}),
 	}
 }
 
@@ -50,6 +53,7 @@ func (a *association) newEndpointLocked(p *path) *endpoint {
 func (ep *endpoint) failedLocked() {
 	if !ep.ended {
 		ep.ended = true
+		close(ep.over)
 		ep.handoverLocked("ended while connecting")
 	}
 }
@@ -94,6 +98,7 @@ func (ep *endpoint) Completed(cs []sdk.Completion) {
 		case sdk.NotPosted:
 			ep.notPosted(c.ID, c.Code)
 		default:
+			ep.p.countersLocked(a.e).unknown.Add(1)
 			s, ok := ep.inflight.take(c.ID)
 			if !ok {
 				a.e.stats.Nonsense.Add(1)
@@ -159,6 +164,7 @@ func (ep *endpoint) endLocked(err error) {
 		return
 	}
 	ep.ended, ep.cause = true, err
+	close(ep.over)
 	ep.inflight = inflight{}
 	a, p := ep.a, ep.p
 	if i := slices.Index(p.retiring, ep); i >= 0 {
@@ -190,7 +196,7 @@ func (ep *endpoint) endLocked(err error) {
 	// not last is a failure, so that one that never lasts is no storm.
 	now := time.Now()
 	if now.Sub(ep.installed) < reconnectMax {
-		p.failedLocked(now, reason)
+		a.failedLocked(p, now, reason)
 		return
 	}
 	p.fresh, p.failures, p.retryAt = false, 0, now
@@ -207,12 +213,12 @@ func (ep *endpoint) shut() {
 	}
 }
 
-// Received takes frames in. Notifications go to the queue without the
+// take takes frames in. Notifications go to the queue without the
 // association's lock; what has to be said and sent because of them follows
-// once per read, under it.
-func (ep *endpoint) Received(frames [][]byte) {
+// once per read, under it. bounded says that what is held is limited.
+func (ep *endpoint) take(frames [][]byte, bounded bool) {
 	a := ep.a
-	in := intake{now: time.Now(), patience: ep.patience()}
+	in := intake{now: time.Now(), bounded: bounded}
 	a.mu.Lock()
 	in.session, in.from = a.in, a.node.Load()
 	a.heard = in.now
@@ -239,8 +245,7 @@ type intake struct {
 	now     time.Time
 	session *inbox.Session // the peer's, or nil
 	from    *Node
-	// patience is how long to wait yet for a full queue.
-	patience time.Duration
+	bounded bool
 
 	owes    bool   // an ack over this endpoint
 	owesAll bool   // and over every connected one: a duplicate, a request
@@ -286,12 +291,11 @@ func (ep *endpoint) raw(f []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	for a.e.enqueue(in.from, ep.p.transport, Stamp{}, name, msg) != inbox.Entered {
-		if !ep.stall(in, a.e.partFor(name)) {
-			a.e.stats.DroppedFull.Add(1)
-			return
-		}
+	if ep.enqueue(in, Stamp{}, name, msg) != inbox.Entered {
+		a.e.stats.dropped[dropLost].Add(1)
+		return
 	}
+	a.e.stats.Unstamped.Add(1)
 	in.entered++
 }
 
@@ -317,6 +321,7 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 			a.e.stats.Malformed.Add(1)
 			return
 		}
+		a.e.stats.CreditAnswers.Add(1)
 		session.Floor(h.Ack, now)
 		in.owes, in.owesAll = true, true
 		return
@@ -326,16 +331,9 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		a.e.stats.Malformed.Add(1)
 		return
 	}
-	take := func() inbox.Verdict {
-		return session.Take(h, int(a.proto.Load()), now, func() inbox.Verdict {
-			return a.e.enqueue(in.from, ep.p.transport, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
-		})
-	}
-	verdict := take()
-	for (verdict == inbox.NoRoom || verdict == inbox.PartFull) && ep.stall(in, a.e.partFor(name)) {
-		verdict = take()
-	}
-	switch verdict {
+	switch verdict := session.Take(h, int(a.proto.Load()), now, func() inbox.Verdict {
+		return ep.enqueue(in, Stamp{in.from.Incarnation, h.Session, h.Seq}, name, msg)
+	}); verdict {
 	case inbox.Entered:
 		in.owes = a.acks()
 		in.entered++
@@ -343,8 +341,17 @@ func (ep *endpoint) asked(h frame.Header, payload []byte, in *intake) {
 		a.e.stats.Duplicates.Add(1)
 		in.owes, in.owesAll = a.acks(), a.acks()
 	case inbox.NoRoom, inbox.PartFull:
-		a.e.stats.DroppedFull.Add(1)
 		in.owes = a.acks()
+		switch {
+		case !a.acks():
+			a.e.stats.dropped[dropLost].Add(1)
+		case verdict == inbox.PartFull:
+			a.e.stats.dropped[dropPart].Add(1)
+		default:
+			a.e.stats.dropped[dropFull].Add(1)
+		}
+	case inbox.TooLate:
+		a.e.stats.dropped[dropLate].Add(1)
 	case inbox.OutOfRange:
 		a.e.stats.OutOfRange.Add(1)
 	case inbox.Ended:
@@ -411,7 +418,15 @@ func (a *association) answeredLocked(x inAck, now time.Time) int {
 		return 0
 	}
 	a.ranges = ack.Ranges
+	hadRoom := a.box.HasRoom()
 	a.settled = a.box.Ack(x.h.Seq, ack, now, a.settled)
+	if hadRoom && !a.box.HasRoom() {
+		a.e.stats.RoomLost.Add(1)
+	}
+	a.e.stats.AcksReceived.Add(1)
+	if n := a.box.TakeFastResends(); n > 0 {
+		a.e.stats.FastResends.Add(n)
+	}
 	a.countAcksLocked(now, a.settled...)
 	for i, e := range a.settled {
 		a.ackedLocked(e, now)

@@ -17,6 +17,7 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,6 +46,7 @@ type Engine struct {
 	control  control.Carrier
 	registry registry.Registry
 	freeze   *freeze.Detector
+	random   func() uint64
 	queue    *inbox.Queue[Received]
 	queues   []*Queue // by prefix, the longest first
 	outbox   *budget
@@ -103,9 +105,12 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 	if o.Longest == 0 {
 		o.Longest = maxDeadline
 	}
+	if o.Random == nil {
+		o.Random = random
+	}
 	e := &Engine{
 		cfg: cfg, log: o.Log, incarnation: o.Incarnation, started: time.Now(), longest: o.Longest,
-		control: o.Carrier, freeze: &freeze.Detector{}, closed: make(chan struct{}),
+		control: o.Carrier, freeze: &freeze.Detector{Hold: o.Hold}, random: o.Random, closed: make(chan struct{}),
 		outbox: newBudget(cfg.Outbox.TotalBytes),
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
@@ -199,6 +204,26 @@ func contextEnded(ctx context.Context, peer string) error {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	return sdk.Errorf(code, "notification to %s: %s before it was sent: %w", peer, text, err)
+}
+
+// random is what nobody can guess.
+func random() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
+
+func (e *Engine) randomNonzero() uint64 {
+	for {
+		if v := e.random(); v != 0 {
+			return v
+		}
+	}
+}
+
+// spread returns d give or take half of it, so that many do not try at once.
+func (e *Engine) spread(d time.Duration) time.Duration {
+	return d/2 + time.Duration(e.random()%uint64(d))
 }
 
 func newIncarnation() (i Incarnation) {
@@ -375,10 +400,12 @@ func (e *Engine) sweep() {
 		select {
 		case <-e.ctx.Done():
 			return
-		case now := <-tick.C:
-			for _, a := range e.directory.all() {
-				a.sweep(now)
-			}
+		case <-tick.C:
+		}
+		e.freeze.Awake()
+		now := time.Now()
+		for _, a := range e.directory.all() {
+			a.sweep(now)
 		}
 	}
 }

@@ -11,24 +11,37 @@ import (
 type EventKind uint8
 
 const (
-	// PeerUp: a peer's engine was met.
+	// PeerUp: a peer's engine was met: it answered hello, or said hello. It is
+	// told once per incarnation; Peer names it.
 	PeerUp EventKind = iota + 1
-	// PeerSilent: it did not answer. Until then, at least, calls fail at once.
+	// PeerSilent: a call to Address got no answer in its time. Calls fail at
+	// once until Until, and for longer if the probes have no answer either.
+	// Connected paths carry on. Peer is nil if nobody was ever met there.
 	PeerSilent
-	// PeerResumed: it may be called again: it has answered, or its silence
-	// turned out to say nothing.
+	// PeerResumed ends PeerSilent: Address has answered, or its silence turned
+	// out to say nothing, or it was forgotten. What is pending goes out now.
 	PeerResumed
-	// PeerRestartedEvent: another incarnation is at its address.
+	// PeerRestartedEvent: another incarnation than Peer is at its address. What
+	// may have left for Peer ends as DeliveryUnknown; what never left goes to
+	// the new one, whose PeerUp comes before or after.
 	PeerRestartedEvent
-	// PeerGone: it said goodbye, or its host refuses connections.
+	// PeerGone: Peer said goodbye, its host refuses connections, or it was
+	// forgotten after long silence; Err says which.
 	PeerGone
-	// TransportUp, TransportDown: an instance of a transport here.
+	// TransportUp: an instance of Transport runs here and can be used.
 	TransportUp
+	// TransportDown: an instance of Transport ended; Err is nil if it was
+	// stopped or replaced in order. It is started again unless it was removed.
 	TransportDown
-	// TransportQuarantined: it failed too often, or for good.
+	// TransportQuarantined: Transport failed too often, or starting it again
+	// soon cannot help; Err says why. It is tried again after
+	// plugins.quarantine_retry_secs, and told again if that failed.
 	TransportQuarantined
-	// PathPaused, PathResumed: a path to a peer is skipped, or used again.
+	// PathPaused: Path of Transport to Peer failed too often and is skipped
+	// until Until, unless every path to Peer is paused.
 	PathPaused
+	// PathResumed ends PathPaused: its time is over, something got through, or
+	// either end has a new instance. What is pending is sent again.
 	PathResumed
 )
 
@@ -45,9 +58,11 @@ func (k EventKind) String() string {
 	return "unknown"
 }
 
-// Event is something that happened to a peer, a transport or a path.
+// Event is something that happened to a peer, a transport or a path. What is of
+// no use to its kind is zero.
 type Event struct {
 	Kind EventKind
+	// Time is when the event was told.
 	Time time.Time
 	// Address is the peer's, for peers and paths, and Peer who is there, nil
 	// if that is not known.
@@ -86,7 +101,7 @@ const eventBuffer = 256
 // their reader; of more the oldest are lost, and counted.
 func (e *Engine) Events(ctx context.Context) *Subscription {
 	s := &Subscription{events: make(chan Event, eventBuffer)}
-	stop := context.AfterFunc(ctx, func() { e.hub.remove(s) })
+	stop := context.AfterFunc(orBackground(ctx), func() { e.hub.remove(s) })
 	s.end = func() {
 		stop()
 		e.hub.remove(s)
@@ -99,6 +114,9 @@ func (e *Engine) Events(ctx context.Context) *Subscription {
 // held.
 type hub struct {
 	some atomic.Bool // there is a subscription
+
+	told [len(eventNames)]atomic.Uint64 // by kind, whether or not anybody listens
+	lost atomic.Uint64                  // by all subscriptions
 
 	mu     sync.Mutex
 	subs   map[*Subscription]struct{}
@@ -142,6 +160,7 @@ func (h *hub) close() {
 
 // tell hands an event to everybody.
 func (h *hub) tell(ev Event) {
+	h.told[ev.Kind].Add(1)
 	if !h.some.Load() {
 		return
 	}
@@ -149,22 +168,23 @@ func (h *hub) tell(ev Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for s := range h.subs {
-		s.offer(ev)
+		h.lost.Add(s.offer(ev))
 	}
 }
 
 // offer makes room by dropping the oldest. The hub's lock is held, so nobody
-// else adds.
-func (s *Subscription) offer(ev Event) {
+// else adds. It returns how many that were.
+func (s *Subscription) offer(ev Event) (lost uint64) {
 	for {
 		select {
 		case s.events <- ev:
-			return
+			return lost
 		default:
 		}
 		select {
 		case <-s.events:
 			s.lost.Add(1)
+			lost++
 		default:
 		}
 	}

@@ -70,9 +70,18 @@ func readiness(e *Engine, peers []PeerStatus) admin.Ready {
 		if p.Self || len(p.Paths) == 0 && p.Pending == 0 {
 			continue
 		}
-		j := admin.ReadyPeer{Address: p.Address, Name: p.Name, Usable: []string{}, Pending: p.Pending}
-		for _, w := range p.Usable() {
-			j.Usable = append(j.Usable, Attempt{Transport: w.Transport, Path: w.Path}.way())
+		j := admin.ReadyPeer{
+			Address: p.Address, Name: p.Name, Usable: []string{}, Pending: p.Pending,
+			Cooldowns: p.Cooldowns, SilentUntil: p.SilentUntil,
+		}
+		for _, w := range p.Paths {
+			way := Attempt{Transport: w.Transport, Path: w.Path}.way()
+			switch {
+			case w.Usable():
+				j.Usable = append(j.Usable, way)
+			case w.State == PathInPause:
+				j.Paused = append(j.Paused, admin.ReadyPaused{Path: way, Until: w.PausedUntil, Pauses: w.Pauses})
+			}
 		}
 		r.PeersTotal++
 		if len(j.Usable) == 0 {
@@ -109,8 +118,9 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		}
 		return now.Sub(t).Round(time.Second).String()
 	},
-	"text": text,
-	"way":  func(p PathStatus) string { return Attempt{Transport: p.Transport, Path: p.Path}.way() },
+	"until": func(now, t time.Time) string { return max(0, t.Sub(now)).Round(time.Second).String() },
+	"text":  text,
+	"way":   func(p PathStatus) string { return Attempt{Transport: p.Transport, Path: p.Path}.way() },
 	"bytes": func(n int) string {
 		for _, u := range []string{"B", "KiB", "MiB"} {
 			if n < 10<<10 {

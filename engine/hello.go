@@ -1,8 +1,7 @@
 package engine
 
 import (
-	"crypto/rand"
-	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
@@ -39,6 +38,7 @@ func (a *association) helloIfNeededLocked() {
 func (a *association) reopenLocked() {
 	if s := a.box.Session(); s != 0 { // else a hello is under way already
 		a.hello.replaces = s
+		a.e.stats.Reopened.Add(1)
 	}
 	cause := sdk.Errorf(sdk.SessionUnknown, "the receiver no longer holds the session")
 	for _, x := range a.box.CloseSession() {
@@ -72,6 +72,7 @@ func (a *association) sayHello() {
 			a.mu.Unlock()
 			return
 		}
+		a.e.freeze.Awake()
 		wait = min(2*wait, helloMax)
 	}
 }
@@ -83,25 +84,57 @@ func (a *association) helloOnce() bool {
 		a.mu.Unlock()
 		return true // another name's hello was answered meanwhile
 	}
-	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: randomNonzero(), Replaces: a.hello.replaces}
+	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: a.e.randomNonzero(), Replaces: a.hello.replaces}
 	a.mu.Unlock()
 	req.Transports, req.Version = a.e.published()
 	reply, err := a.client.Hello(a.e.ctx, req)
+	switch {
+	case err == nil:
+		a.e.stats.helloSent[helloAnswered].Add(1)
+	case silent(err):
+		a.e.stats.helloSent[helloSilent].Add(1)
+	default:
+		a.e.stats.helloSent[helloFailed].Add(1)
+	}
 	if err == nil && (reply.Node.Incarnation.IsZero() || reply.Session == 0) {
 		err = sdk.Errorf(sdk.Refused, "hello: the answer names no incarnation or session")
 	}
 	if err != nil {
-		a.mu.Lock()
-		a.hello.err = err
-		a.mu.Unlock()
-		a.e.log.Debug("hello failed", "peer", a.peer(), "error", err)
-		if control.Gone(err) && a.node.Load() != nil {
-			a.die(goneError(a.address, err))
-			return true
-		}
-		return false
+		a.helloFailed(err)
+		return a.node.Load() != nil && a.lost(err)
 	}
 	return a.greeted(req.Session, reply)
+}
+
+// helloFailed notes why. A refusal is not told by anything else, so it is said
+// once each.
+func (a *association) helloFailed(err error) {
+	a.mu.Lock()
+	before := a.hello.err
+	a.hello.err = err
+	a.mu.Unlock()
+	if refused(err) && (before == nil || before.Error() != err.Error()) {
+		a.e.log.Warn("hello refused: what is sent to this peer waits for another answer until its deadline", "peer", a.peer(), "error", err)
+		return
+	}
+	a.e.log.Debug("hello failed", "peer", a.peer(), "error", err)
+}
+
+// refused reports whether a failed hello was answered all the same.
+func refused(err error) bool { return control.Answered(err) || errors.Is(err, sdk.Refused) }
+
+// lost ends the association if a call's error says that its peer is not there
+// any more.
+func (a *association) lost(err error) bool {
+	switch {
+	case control.Gone(err):
+		a.die(goneError(a.address, err))
+	case errors.Is(err, control.ErrAnother):
+		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is another one: %w", a.address, err))
+	default:
+		return false
+	}
+	return true
 }
 
 // greeted takes in the answer to hello. The association may turn out to belong
@@ -112,7 +145,11 @@ func (a *association) helloOnce() bool {
 // association that ended: its numbers would be taken for copies, and acked as
 // such. It is named as replaced and hello is said again.
 func (a *association) greeted(proposed uint64, reply control.HelloReply) bool {
-	owner, stale := a.e.bind(a, reply.Node)
+	owner, stale, err := a.e.bind(a, reply.Node, reply.Identity)
+	if err != nil {
+		a.helloFailed(a.e.impostor(err))
+		return false
+	}
 	if stale {
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
 		return true
@@ -159,14 +196,4 @@ func (a *association) mergeInto(owner *association) {
 	a.mu.Unlock()
 	owner.adopt(entries)
 	_ = a.client.Close() // the owner has its own
-}
-
-func randomNonzero() uint64 {
-	var b [8]byte
-	for {
-		_, _ = rand.Read(b[:]) // never fails
-		if v := binary.LittleEndian.Uint64(b[:]); v != 0 {
-			return v
-		}
-	}
 }

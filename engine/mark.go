@@ -37,6 +37,27 @@ func (w *watch) allow(address string, now time.Time) error {
 	return markedError(address, until)
 }
 
+// cooldown is which cooldown in a row the address's mark is in and when it
+// ends; 0 if the address is not marked. Between two, until has passed.
+func (w *watch) cooldown(address string, now time.Time) (n int, until time.Time) {
+	if !w.marked.Load() {
+		return 0, time.Time{}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.peers.Cooldown(address, now)
+}
+
+// silent is how many addresses are marked.
+func (w *watch) silent() int {
+	if !w.marked.Load() {
+		return 0
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.peers.Silent(time.Now())
+}
+
 // called takes in what a call of the control plane came to.
 func (w *watch) called(address string, began time.Time, o health.Outcome) {
 	if o == health.NoVerdict || o != health.Silent && !w.marked.Load() {
@@ -60,7 +81,10 @@ func (w *watch) outcome(began time.Time, limit time.Duration, expired bool, err 
 		return health.Answered
 	case control.Gone(err):
 		return health.Gone
-	case !control.Silent(err) || w.e.freeze.Since(began):
+	case !control.Silent(err):
+		return health.NoVerdict
+	case w.e.freeze.Since(began):
+		w.e.stats.voided[voidCall].Add(1)
 		return health.NoVerdict
 	case expired && time.Since(began) < min(limit, w.e.cfg.RPC.ProbeTimeout()):
 		return health.NoVerdict
@@ -91,7 +115,9 @@ func (w *watch) probe(address string) {
 	began := time.Now()
 	w.e.stats.Probes.Add(1)
 	_, err := client.Probe(ctx, control.ProbeRequest{From: w.e.incarnation})
+	w.e.freeze.Awake()
 	o := w.outcome(began, limit, ctx.Err() != nil, err)
+	w.e.stats.probes[o].Add(1)
 	w.change(func(now time.Time) []any {
 		events := list(w.mu.peers.Probed(address, now, o))
 		if o == health.Gone {
@@ -115,12 +141,14 @@ type caller struct {
 func call[Q, R any](ctx context.Context, c *caller, limit time.Duration, q Q, f func(context.Context, Q) (R, error)) (R, error) {
 	began := time.Now()
 	if err := c.w.allow(c.address, began); err != nil {
+		c.w.e.stats.FailedFast.Add(1)
 		var none R
 		return none, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r, err := f(ctx, q)
+	c.w.e.freeze.Awake()
 	c.w.called(c.address, began, c.w.outcome(began, limit, ctx.Err() != nil, err))
 	return r, err
 }

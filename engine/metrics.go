@@ -5,9 +5,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/hawser-transport/hawser/engine/internal/inbox"
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
 	"github.com/hawser-transport/hawser/engine/internal/seam"
 	"github.com/hawser-transport/hawser/sdk"
@@ -57,6 +59,7 @@ type metric struct {
 	name, help string
 	labels     []string
 	perPeer    bool
+	values     []string // of its last label, each of which something moves
 	read       func(s *snapshot, emit emit)
 }
 
@@ -127,8 +130,34 @@ var transportStates = []string{
 	string(pluginhost.Quarantined), string(pluginhost.Stopped), "absent",
 }
 
-// Marks of peers, pauses of paths and what else package health will know
-// belong into this table, beside hawser_paths.
+// closed makes a counter of the engine by a label with a closed set of values.
+func closed(name, help, label string, values []string, f func(c *counters) []atomic.Uint64) metric {
+	return metric{name: name, help: help, labels: []string{label}, values: values, read: func(s *snapshot, emit emit) {
+		for i, c := 0, f(&s.e.stats); i < len(c); i++ {
+			emit(float64(c[i].Load()), values[i])
+		}
+	}}
+}
+
+// total makes a counter of the engine.
+func total(name, help string, f func(c *counters) *atomic.Uint64) metric {
+	return single(name, help, func(s *snapshot) float64 { return float64(f(&s.e.stats).Load()) })
+}
+
+// perQueue makes a gauge by the receive queue's parts: the prefix of each, empty
+// for the default queue.
+func perQueue(name, help string, f func(p *inbox.Part[Received]) int) metric {
+	return metric{name: name, help: help, labels: []string{"queue"}, read: func(s *snapshot, emit emit) {
+		sums := map[string]int{"": f(s.e.queue.Rest())}
+		for _, q := range s.e.queues {
+			sums[strings.ToValidUTF8(q.prefix, "?")] += f(q.part)
+		}
+		for queue, n := range sums {
+			emit(float64(n), queue)
+		}
+	}}
+}
+
 var metricTable = []metric{
 	perWire("hawser_notifications_sent_total", "Copies of notifications given to a transport.",
 		func(c *transportCounters) uint64 { return c.sent.Load() }),
@@ -137,7 +166,7 @@ var metricTable = []metric{
 	single("hawser_notifications_acked_total", "Notifications acknowledged by their receivers.",
 		func(s *snapshot) float64 { return float64(s.stats.Acked) }),
 	single("hawser_notifications_handed_over_total", "Notifications that a transport took for a peer that tells no more.",
-		func(s *snapshot) float64 { return float64(s.e.stats.tally.handedOver.Load()) }),
+		func(s *snapshot) float64 { return float64(s.stats.Taken) }),
 	{name: "hawser_notifications_failed_total", labels: []string{"end", "reason"},
 		help: "Notifications that failed: not_sent or delivery_unknown, and why.", read: readFailed},
 	{name: "hawser_notifications_refused_total", labels: []string{"reason"},
@@ -162,8 +191,22 @@ var metricTable = []metric{
 		func(c *transportCounters) uint64 { return c.notPosted.Load() }),
 	perWire("hawser_ack_timeouts_total", "Notifications whose acknowledgement was overdue.",
 		func(c *transportCounters) uint64 { return c.timeouts.Load() }),
-	single("hawser_credit_requests_total", "Requests for room sent to receivers.",
-		func(s *snapshot) float64 { return float64(s.stats.CreditRequests) }),
+	perWire("hawser_unknown_outcomes_total", "Frames of which a transport said that they may have left.",
+		func(c *transportCounters) uint64 { return c.unknown.Load() }),
+	total("hawser_fast_resends_total", "Copies due since three frames sent later over the same path were acknowledged.",
+		func(c *counters) *atomic.Uint64 { return &c.FastResends }),
+	total("hawser_receipts_missed_total", "At protocols 0 and 1: frames that the RPC fallback gave no receipt for in time.",
+		func(c *counters) *atomic.Uint64 { return &c.ReceiptsMissed }),
+	total("hawser_acks_received_total", "Acknowledgements that counted.",
+		func(c *counters) *atomic.Uint64 { return &c.AcksReceived }),
+	total("hawser_credit_requests_total", "Requests for room, and words of the floor, sent to receivers.",
+		func(c *counters) *atomic.Uint64 { return &c.CreditRequests }),
+	total("hawser_room_lost_total", "How often a receiver's room came to 0.",
+		func(c *counters) *atomic.Uint64 { return &c.RoomLost }),
+	closed("hawser_hellos_total", "Hellos said, by what came of them.", "result", helloNames[:],
+		func(c *counters) []atomic.Uint64 { return c.helloSent[:] }),
+	total("hawser_sessions_reopened_total", "Sessions given up by this sender: the receiver no longer holds them, or may not.",
+		func(c *counters) *atomic.Uint64 { return &c.Reopened }),
 
 	{name: "hawser_notifications_received_total", labels: []string{"transport"},
 		help: "Notifications queued here; transport is local for those of the engine to itself.",
@@ -175,10 +218,29 @@ var metricTable = []metric{
 		}},
 	single("hawser_notifications_duplicate_total", "Copies that were recognised and dropped.",
 		func(s *snapshot) float64 { return float64(s.stats.Duplicates) }),
-	single("hawser_notifications_dropped_total", "Copies that found the receive queue full; their senders keep them.",
-		func(s *snapshot) float64 { return float64(s.stats.DroppedFull) }),
-	single("hawser_acks_sent_total", "Acknowledgements sent.",
-		func(s *snapshot) float64 { return float64(s.stats.AcksSent) }),
+	total("hawser_notifications_unstamped_total", "Notifications queued without a stamp (protocol 0): a copy would not be recognised.",
+		func(c *counters) *atomic.Uint64 { return &c.Unstamped }),
+	closed("hawser_notifications_dropped_total",
+		"Notifications that did not enter the receive queue: full and part_full are sent again by their senders, lost and too_late (protocols 0 and 1) are not.",
+		"reason", dropNames[:], func(c *counters) []atomic.Uint64 { return c.dropped[:] }),
+	total("hawser_read_stalls_total", "At protocols 0 and 1: waits for room in the receive queue instead of reading on.",
+		func(c *counters) *atomic.Uint64 { return &c.Stalls }),
+	total("hawser_acks_sent_total", "Acknowledgements sent.",
+		func(c *counters) *atomic.Uint64 { return &c.AcksSent }),
+	total("hawser_acks_without_room_total", "Those of them that granted no room.",
+		func(c *counters) *atomic.Uint64 { return &c.AcksWithoutRoom }),
+	total("hawser_room_acks_total", "Acknowledgements due since room had returned.",
+		func(c *counters) *atomic.Uint64 { return &c.RoomAcks }),
+	total("hawser_credit_requests_received_total", "Requests for room that were answered.",
+		func(c *counters) *atomic.Uint64 { return &c.CreditAnswers }),
+	single("hawser_floor_updates_total", "Senders' floors that passed numbers which never came: ended by their senders.",
+		func(s *snapshot) float64 { return float64(s.e.queue.Floors()) }),
+	total("hawser_session_unknown_answers_total", "Answers that a frame's session is not held here; more frames than that may have had none.",
+		func(c *counters) *atomic.Uint64 { return &c.Refusals }),
+	closed("hawser_hellos_received_total", "Peers' hellos, by what became of the session that they propose.", "result", sessionNames[:],
+		func(c *counters) []atomic.Uint64 { return c.helloReceived[:] }),
+	closed("hawser_sessions_ended_total", "Senders' sessions that are no longer remembered, and why.", "reason", sessionEndNames[:],
+		func(c *counters) []atomic.Uint64 { return c.sessionsEnded[:] }),
 	{name: "hawser_frames_rejected_total", labels: []string{"reason"},
 		help: "What peers and plugins sent that makes no sense.",
 		read: func(s *snapshot, emit emit) {
@@ -189,6 +251,8 @@ var metricTable = []metric{
 			emit(float64(s.stats.ForeignAcks), "foreign_ack")
 			emit(float64(s.stats.Nonsense), "nonsense")
 		}},
+	single("hawser_impostors_total", "Calls and answers in the name of an engine that bears another certificate; all were refused.",
+		func(s *snapshot) float64 { return float64(s.stats.Impostors) }),
 
 	perWire("hawser_connects_total", "Endpoints made from this side.",
 		func(c *transportCounters) uint64 { return c.connects.Load() }),
@@ -196,6 +260,46 @@ var metricTable = []metric{
 		func(c *transportCounters) uint64 { return c.accepts.Load() }),
 	perWire("hawser_connect_failures_total", "Attempts to make one that failed.",
 		func(c *transportCounters) uint64 { return c.connectFailure.Load() }),
+	perWire("hawser_accept_failures_total", "Attempts of peers that the transport here refused.",
+		func(c *transportCounters) uint64 { return c.acceptFailure.Load() }),
+
+	{name: "hawser_events_total", labels: []string{"event"}, values: eventLabels(), help: "What Engine.Events tells, whether or not anybody listens.",
+		read: func(s *snapshot, emit emit) {
+			for i, event := range eventLabels() {
+				emit(float64(s.e.hub.told[i+1].Load()), event)
+			}
+		}},
+	single("hawser_events_lost_total", "Events that a subscription was too slow for.",
+		func(s *snapshot) float64 { return float64(s.e.hub.lost.Load()) }),
+	single("hawser_peers_silent", "Addresses that are marked as silent.",
+		func(s *snapshot) float64 { return float64(s.stats.Silent) }),
+	total("hawser_peer_marks_total", "Marks made: an address gave no answer in time.",
+		func(c *counters) *atomic.Uint64 { return &c.Marks }),
+	closed("hawser_peer_marks_ended_total", "Marks that ended by an answer, or that were forgotten: expired, void, evicted, or the peer is gone.",
+		"how", markEndNames[:], func(c *counters) []atomic.Uint64 { return c.marksEnded[:] }),
+	total("hawser_calls_failed_fast_total", "Calls that were not made since their address is marked.",
+		func(c *counters) *atomic.Uint64 { return &c.FailedFast }),
+	closed("hawser_probes_total", "The prober's calls, by what they said.", "result", probeNames[:],
+		func(c *counters) []atomic.Uint64 { return c.probes[:] }),
+	perWire("hawser_path_pauses_total", "Pauses of paths.",
+		func(c *transportCounters) uint64 { return c.pauses.Load() }),
+	{name: "hawser_path_errors_total", labels: []string{"transport", "error"}, values: errorNames[:],
+		help: "Failures that count against their path.",
+		read: func(s *snapshot, emit emit) {
+			for _, c := range s.counters {
+				for i := range c.errors {
+					emit(float64(c.errors[i].Load()), c.name, errorNames[i])
+				}
+			}
+		}},
+	closed("hawser_path_errors_excused_total", "Failures on a path that are not its fault; unproven: an overdue acknowledgement that the peer may be to blame for.",
+		"reason", excuseNames[:], func(c *counters) []atomic.Uint64 { return c.excused[:] }),
+	total("hawser_freezes_total", "How often this process did not run for half a second or more.",
+		func(c *counters) *atomic.Uint64 { return &c.Freezes }),
+	single("hawser_frozen_seconds_total", "For how long.",
+		func(s *snapshot) float64 { return float64(s.e.stats.Frozen.Load()) / 1e9 }),
+	closed("hawser_verdicts_voided_total", "What fell due in a freeze of this process and counts for nothing.",
+		"verdict", voidNames[:], func(c *counters) []atomic.Uint64 { return c.voided[:] }),
 
 	{name: "hawser_transport_state", labels: []string{"transport", "state"},
 		help: "1 for the state that a configured transport is in.",
@@ -221,6 +325,8 @@ var metricTable = []metric{
 		func(t TransportStatus) float64 { return float64(t.Quarantines) }),
 	perTransport("hawser_plugin_abandoned", "Plugin processes that were killed and are not gone.",
 		func(t TransportStatus) float64 { return float64(t.Abandoned) }),
+	perTransport("hawser_plugin_records_dropped_total", "What a plugin sent of endpoints and frames that it does not have.",
+		func(t TransportStatus) float64 { return float64(t.Dropped) }),
 
 	single("hawser_outbox_bytes", "Bytes of what is pending, to all peers.",
 		func(s *snapshot) float64 { return float64(s.stats.OutboxBytes) }),
@@ -245,6 +351,14 @@ var metricTable = []metric{
 		func(s *snapshot) float64 { return float64(s.stats.QueuedBytes) }),
 	single("hawser_receive_queue_limit_bytes", "receive.bytes.",
 		func(s *snapshot) float64 { return float64(s.e.cfg.Receive.Bytes) }),
+	perQueue("hawser_queue_notifications", "Notifications waiting in each queue of NewQueue, and in the default one.",
+		func(p *inbox.Part[Received]) int { n, _ := p.Size(); return n }),
+	perQueue("hawser_queue_bytes", "Their bytes.",
+		func(p *inbox.Part[Received]) int { _, n := p.Size(); return n }),
+	perQueue("hawser_queue_limit_notifications", "QueueBounds.Frames.",
+		func(p *inbox.Part[Received]) int { n, _ := p.Bounds(); return n }),
+	perQueue("hawser_queue_limit_bytes", "QueueBounds.Bytes.",
+		func(p *inbox.Part[Received]) int { _, n := p.Bounds(); return n }),
 	single("hawser_sessions", "Senders that are remembered.",
 		func(s *snapshot) float64 { return float64(s.stats.Sessions) }),
 	single("hawser_sessions_limit", "sessions.max.",
@@ -261,6 +375,10 @@ var metricTable = []metric{
 		}},
 	single("hawser_peers_without_room", "Peers whose room holds something back.",
 		func(s *snapshot) float64 { return count(s, func(p PeerStatus) bool { return p.Held }) }),
+	single("hawser_peers_at_span", "Peers to which nothing new may go out: 4096 numbers from the lowest unresolved one on are used up.",
+		func(s *snapshot) float64 {
+			return count(s, func(p PeerStatus) bool { return p.Session == "open" && p.Waiting > 0 && p.Room == 0 && !p.Held })
+		}),
 	single("hawser_peers_without_path", "Peers for which something is pending, and no path is usable.",
 		func(s *snapshot) float64 {
 			return count(s, func(p PeerStatus) bool { return p.Pending > 0 && !p.Self && len(p.Usable()) == 0 })
@@ -292,6 +410,14 @@ var metricTable = []metric{
 		func(p PeerStatus) float64 { return float64(p.Room) }),
 	perPeer("hawser_peer_usable_paths", "Paths to a peer that take notifications.",
 		func(p PeerStatus) float64 { return float64(len(p.Usable())) }),
+}
+
+// eventLabels are the kinds of events, from PeerUp on.
+func eventLabels() (list []string) {
+	for _, name := range eventNames[PeerUp:] {
+		list = append(list, strings.ReplaceAll(name, " ", "_"))
+	}
+	return list
 }
 
 func truth(b bool) float64 {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/hawser-transport/hawser/engine/internal/control"
 	"github.com/hawser-transport/hawser/engine/internal/frame"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -67,30 +68,35 @@ func moved(t *testing.T, e *Engine, before map[string]float64, names ...string) 
 	}
 }
 
-// TestMetricsMove makes each rule fire and looks at its metric.
-func TestMetricsMove(t *testing.T) {
-	looked := map[string]bool{}
-	var more []*Engine // that a case opened
-	for _, c := range []struct {
-		name string
-		at   string // whose metrics; default a:1
-		fire func(t *testing.T, w *world, a, b *Engine)
-		want []string
-	}{
+// metricCase makes something happen between a:1 and b:1, which have spoken, and
+// says what has risen by then.
+type metricCase struct {
+	name string
+	at   string // whose metrics; default a:1
+	fire func(t *testing.T, w *world, a, b *Engine)
+	want []string
+	// prepare changes the world before the engines are opened.
+	prepare func(w *world)
+}
+
+// trafficCases are what happens to notifications and transports in general;
+// ruleCases are the rest.
+func trafficCases() []metricCase {
+	return []metricCase{
 		{"sent and acknowledged", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.notify(a, "b:1", "more")
 			w.expect(b, "more")
 		}, []string{
 			"hawser_notifications_sent_total{transport=fast}", "hawser_notifications_acked_total", latencyName,
-		}},
+		}, nil},
 		{"received", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			w.notify(a, "b:1", "more")
 			w.expect(b, "more")
-		}, []string{"hawser_notifications_received_total{transport=fast}", "hawser_acks_sent_total"}},
+		}, []string{"hawser_notifications_received_total{transport=fast}", "hawser_acks_sent_total"}, nil},
 		{"to itself", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.notify(a, "a:1", "own")
 			w.expect(a, "own")
-		}, []string{"hawser_notifications_received_total{transport=local}", "hawser_notifications_acked_total", latencyName}},
+		}, []string{"hawser_notifications_received_total{transport=local}", "hawser_notifications_acked_total", latencyName}, nil},
 		{"an endpoint ends", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.CutBoth("a:1", "b:1", "")
 			d := w.notify(a, "b:1", "x")
@@ -103,7 +109,7 @@ func TestMetricsMove(t *testing.T) {
 		}, []string{
 			"hawser_handovers_total{transport=fast}", "hawser_notifications_resent_total{transport=rpcfallback}",
 			"hawser_fallbacks_total{from=fast,to=rpcfallback}", "hawser_notifications_sent_total{transport=rpcfallback}",
-		}},
+		}, nil},
 		{"an ack is overdue", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.Cut("a:1", "b:1", "")
 			d := w.notify(a, "b:1", "x")
@@ -112,7 +118,7 @@ func TestMetricsMove(t *testing.T) {
 			}
 			w.expect(b, "x")
 			w.fast.Heal("a:1", "b:1", "")
-		}, []string{"hawser_ack_timeouts_total{transport=fast}", "hawser_fallbacks_total{from=fast,to=rpcfallback}"}},
+		}, []string{"hawser_ack_timeouts_total{transport=fast}", "hawser_fallbacks_total{from=fast,to=rpcfallback}"}, nil},
 		{"a duplicate", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.Cut("b:1", "a:1", "") // only acks are lost
 			d := w.notify(a, "b:1", "x")
@@ -120,7 +126,7 @@ func TestMetricsMove(t *testing.T) {
 				t.Error(err)
 			}
 			w.expect(b, "x")
-		}, []string{"hawser_notifications_duplicate_total"}},
+		}, []string{"hawser_notifications_duplicate_total"}, nil},
 		{"a deadline", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.Cut("", "", "")
 			w.slow.Cut("", "", "")
@@ -130,18 +136,18 @@ func TestMetricsMove(t *testing.T) {
 			}
 			w.fast.Heal("", "", "")
 			w.slow.Heal("", "", "")
-		}, []string{"hawser_notifications_failed_total{end=delivery_unknown,reason=deadline_exceeded}"}},
+		}, []string{"hawser_notifications_failed_total{end=delivery_unknown,reason=deadline_exceeded}"}, nil},
 		{"never sent", "", func(t *testing.T, w *world, a, b *Engine) {
 			if err := w.wait(w.notify(a, "nobody:1", "x")); !errors.Is(err, NotSent) {
 				t.Error(err)
 			}
-		}, []string{"hawser_notifications_failed_total{end=not_sent,reason=deadline_exceeded}"}},
+		}, []string{"hawser_notifications_failed_total{end=not_sent,reason=deadline_exceeded}"}, nil},
 		{"refused", "", func(t *testing.T, w *world, a, b *Engine) {
 			_, err := a.Notify(context.Background(), "b:1", Notification{Payload: make([]byte, 16<<20+1)})
 			if !errors.Is(err, TooLarge) {
 				t.Error(err)
 			}
-		}, []string{"hawser_notifications_refused_total{reason=too_large}"}},
+		}, []string{"hawser_notifications_refused_total{reason=too_large}"}, nil},
 		{"no room", "", func(t *testing.T, w *world, a, b *Engine) {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
@@ -157,19 +163,19 @@ func TestMetricsMove(t *testing.T) {
 			"hawser_notifications_refused_total{reason=backpressure}", "hawser_credit_requests_total",
 			"hawser_peers_without_room", "hawser_outbox_bytes", "hawser_outbox_notifications{state=waiting}",
 			"hawser_notifications_pending",
-		}},
+		}, nil},
 		{"a full queue", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			for range 40 {
 				_, _ = a.Notify(context.Background(), "b:1", Notification{})
 			}
 			time.Sleep(5 * time.Second)
-		}, []string{"hawser_receive_queue_notifications", "hawser_receive_queue_bytes"}},
+		}, []string{"hawser_receive_queue_notifications", "hawser_receive_queue_bytes"}, nil},
 		{"a plugin dies", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.Kill("a:1")
 			time.Sleep(5 * time.Second)
 		}, []string{
 			"hawser_plugin_restarts_total{transport=fast}", "hawser_transport_downs_total{transport=fast}",
-		}},
+		}, nil},
 		{"a plugin dies again and again", "", func(t *testing.T, w *world, a, b *Engine) {
 			for range 6 {
 				w.fast.Kill("a:1")
@@ -177,19 +183,19 @@ func TestMetricsMove(t *testing.T) {
 			}
 		}, []string{
 			"hawser_plugin_quarantines_total{transport=fast}", "hawser_transport_state{state=quarantined,transport=fast}",
-		}},
+		}, nil},
 		{"connected anew", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.End("", "", "")
 			time.Sleep(10 * time.Second)
 			w.notify(a, "b:1", "x")
 			w.expect(b, "x")
-		}, []string{"hawser_connects_total{transport=fast}"}},
+		}, []string{"hawser_connects_total{transport=fast}"}, nil},
 		{"accepted", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.End("", "", "")
 			time.Sleep(10 * time.Second)
 			w.notify(a, "b:1", "x")
 			w.expect(b, "x")
-		}, []string{"hawser_accepts_total{transport=fast}"}},
+		}, []string{"hawser_accepts_total{transport=fast}"}, nil},
 		{"not connected", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.network.Silence("a:1", "b:1", true)
 			w.fast.End("", "", "")
@@ -197,7 +203,7 @@ func TestMetricsMove(t *testing.T) {
 			w.notify(a, "b:1", "x")
 			w.expect(b, "x")
 			w.network.Silence("a:1", "b:1", false)
-		}, []string{"hawser_connect_failures_total{transport=fast}"}},
+		}, []string{"hawser_connect_failures_total{transport=fast}"}, nil},
 		{"given back", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.Cut("a:1", "b:1", "")
 			d := w.notify(a, "b:1", "x")
@@ -210,52 +216,65 @@ func TestMetricsMove(t *testing.T) {
 				t.Error(err)
 			}
 			w.expect(b, "x")
-		}, []string{"hawser_not_posted_total{transport=fast}", "hawser_fallbacks_total{from=fast,to=rpcfallback}"}},
+		}, []string{"hawser_not_posted_total{transport=fast}", "hawser_fallbacks_total{from=fast,to=rpcfallback}"}, nil},
 		{"under way", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.fast.Cut("a:1", "b:1", "")
 			w.notify(a, "b:1", "x")
 		}, []string{
 			"hawser_frames_in_flight{transport=fast}", "hawser_outbox_notifications{state=sent}", "hawser_notifications_pending",
-		}},
+		}, nil},
 		{"more than the queue holds", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			for range 40 {
 				connected(t, b, "fast").Received([][]byte{frame.AppendRaw(nil, "x", nil)})
 			}
-		}, []string{"hawser_notifications_dropped_total", "hawser_notifications_received_total{transport=fast}"}},
+		}, []string{"hawser_notifications_dropped_total{reason=lost}", "hawser_notifications_received_total{transport=fast}"}, nil},
 		{"another sender", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			c := w.open("c:1")
 			w.notify(c, "b:1", "x")
 			w.expect(b, "x")
-			more = append(more, c)
-		}, []string{"hawser_sessions", "hawser_associations", "hawser_peers{session=none}", "hawser_paths{state=up,transport=fast}"}},
+			w.more = append(w.more, c)
+		}, []string{"hawser_sessions", "hawser_associations", "hawser_peers{session=none}", "hawser_paths{state=up,transport=fast}"}, nil},
 		{"nobody answers", "", func(t *testing.T, w *world, a, b *Engine) {
 			w.notify(a, "nobody:1", "x")
 			time.Sleep(time.Second)
-		}, []string{"hawser_peers{session=opening}", "hawser_peers_without_path", "hawser_outbox_notifications{state=waiting}"}},
-		{"a peer that tells no more", "", func(t *testing.T, w *world, a, b *Engine) {
-			a.stats.ended(HandedOver, 0, nil) // of protocols 0 and 1
-		}, []string{"hawser_notifications_handed_over_total"}},
+		}, []string{"hawser_peers{session=opening}", "hawser_peers_without_path", "hawser_outbox_notifications{state=waiting}"}, nil},
+		{"an impostor", "b:1", func(t *testing.T, w *world, a, b *Engine) {
+			w.network.Identify("m:1", `"mallory"`)
+			m := w.network.Carrier("m:1")
+			defer m.Close(context.Background()) //nolint:errcheck // the test's own
+			_ = m.Dial("b:1").Goodbye(context.Background(), control.GoodbyeRequest{From: a.incarnation})
+		}, []string{"hawser_impostors_total"}, nil},
 		{"rubbish", "b:1", func(t *testing.T, w *world, a, b *Engine) {
 			rubbish(t, b)
+			time.Sleep(time.Second)
 		}, []string{
 			"hawser_frames_rejected_total{reason=malformed}", "hawser_frames_rejected_total{reason=wrong_life}",
 			"hawser_frames_rejected_total{reason=unknown_session}", "hawser_frames_rejected_total{reason=foreign_ack}",
 			"hawser_frames_rejected_total{reason=out_of_range}", "hawser_frames_rejected_total{reason=nonsense}",
-		}},
-	} {
+			"hawser_session_unknown_answers_total",
+		}, nil},
+	}
+}
+
+// TestMetricsMove makes each rule fire and looks at its metric.
+func TestMetricsMove(t *testing.T) {
+	looked := map[string]bool{}
+	for _, c := range slices.Concat(trafficCases(), ruleCases()) {
 		for _, want := range c.want {
 			name, _, _ := strings.Cut(want, "{")
-			looked[name] = true
+			looked[name], looked[want] = true, true
 		}
 		t.Run(c.name, func(t *testing.T) {
-			more = nil
 			run(t, func(w *world) {
 				w.configs["a:1"] = Config{
 					Outbox:       OutboxConfig{Bytes: 1 << 20},
 					Notification: NotificationConfig{MaxPayloadBytes: 1 << 20},
-					RPC:          RPCConfig{BootstrapTimeoutMS: 2000},
+					RPC:          RPCConfig{RequestTimeoutMS: 2000, BootstrapTimeoutMS: 2000, ConnectTimeoutMS: 2000},
 				}
 				w.configs["b:1"] = Config{Receive: ReceiveConfig{Frames: 32}}
+				if c.prepare != nil {
+					c.prepare(w)
+				}
 				a, b := w.open("a:1"), w.open("b:1")
 				w.notify(a, "b:1", "first")
 				w.expect(b, "first")
@@ -268,7 +287,7 @@ func TestMetricsMove(t *testing.T) {
 				moved(t, of, before, c.want...)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()
-				for _, e := range append(more, a, b) {
+				for _, e := range append(w.more, a, b) {
 					_ = e.Close(ctx)
 				}
 			})
@@ -276,6 +295,12 @@ func TestMetricsMove(t *testing.T) {
 	}
 	// Limits and names do not move; no plugin of these tests is a process.
 	for _, m := range metricTable {
+		for _, v := range m.values {
+			sample := m.name + "{" + m.labels[len(m.labels)-1] + "=" + v
+			if !looked[sample+"}"] && !looked[sample+",transport=fast}"] {
+				t.Errorf("nothing moves %s of %s", v, m.name)
+			}
+		}
 		if !looked[m.name] && !m.perPeer && !strings.Contains(m.name, "_limit") &&
 			m.name != "hawser_transport_info" && m.name != "hawser_plugin_abandoned" {
 			t.Errorf("nothing moves %s", m.name)
@@ -334,25 +359,31 @@ func TestMetricsAreClosed(t *testing.T) {
 		}
 		allowed := map[string][]string{
 			"transport": transports, "from": transports, "to": transports, "wire": transports,
+			"queue": {""},
 			"state": slices.Concat(transportStates, pathStates, []string{"waiting", "sent", "resend"}),
 			"end":   {"not_sent", "delivery_unknown"}, "session": {"none", "opening", "open"},
 			"reason": append(reasons, "malformed", "out_of_range", "wrong_life", "unknown_session", "foreign_ack", "nonsense"),
 		}
-		for name := range samples(t, a, 0) {
-			if strings.Contains(name, ":1") {
-				t.Errorf("%s names a peer", name)
+		for sample := range samples(t, a, 0) {
+			if strings.Contains(sample, ":1") {
+				t.Errorf("%s names a peer", sample)
 			}
-			metric, labels, ok := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+			name, labels, ok := strings.Cut(strings.TrimSuffix(sample, "}"), "{")
 			if !ok {
 				continue
 			}
-			if strings.Contains(metric, "peer_") {
-				t.Errorf("%s is there uncalled for", name)
+			m := metricTable[slices.IndexFunc(metricTable, func(m metric) bool { return m.name == name })]
+			if m.perPeer {
+				t.Errorf("%s is there uncalled for", sample)
 			}
 			for l := range strings.SplitSeq(labels, ",") {
 				k, v, _ := strings.Cut(l, "=")
-				if !slices.Contains(allowed[k], v) {
-					t.Errorf("%s has %s, which is not one of %q", metric, l, allowed[k])
+				set := allowed[k]
+				if m.values != nil && k != "transport" {
+					set = m.values
+				}
+				if !slices.Contains(set, v) {
+					t.Errorf("%s has %s, which is not one of %q", name, l, set)
 				}
 			}
 		}

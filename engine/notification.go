@@ -24,6 +24,10 @@ type Node struct {
 	Address string
 	// Incarnation is this life's.
 	Incarnation Incarnation
+	// Identity is the names in the engine's certificate, which is all that is
+	// vouched for: Name and Address are what it says of itself. Empty without
+	// TLS, and in what [Engine.Self] returns.
+	Identity string
 }
 
 // Stamp identifies a notification among all that one receiver's life gets:

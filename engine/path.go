@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -48,6 +47,7 @@ type path struct {
 	fresh      bool        // not tried since it became known: worth waiting for
 	freshUntil time.Time   // for so long
 	failures   int
+	outdated   int // attempts in a row that the peer had seen a later one than
 	retryAt    time.Time
 	fullSince  time.Time // since when it took nothing more
 	// blockedUntil is when to try again a transport that had no room although
@@ -78,12 +78,12 @@ func (p *path) shun(now time.Time) {
 func (p *path) note(reason string) { p.trouble = reason }
 
 // failedLocked paces the next attempt.
-func (p *path) failedLocked(now time.Time, reason string) {
-	p.fresh = false
+func (a *association) failedLocked(p *path, now time.Time, reason string) {
+	p.fresh, p.outdated = false, 0
 	p.note(reason)
 	wait := min(reconnectMax, reconnectMin<<min(p.failures, 10))
 	p.failures++
-	p.retryAt = now.Add(wait/2 + rand.N(wait))
+	p.retryAt = now.Add(a.e.spread(wait))
 }
 
 // stale reports whether the endpoint belongs to an instance, here or at the
@@ -277,6 +277,7 @@ func (a *association) installLocked(p *path, ep *endpoint, now time.Time) {
 		a.retiring++
 	}
 	p.ep, p.connecting, p.fresh, p.trouble = ep, nil, false, ""
+	p.outdated = 0
 	ep.installed = now
 }
 
@@ -296,8 +297,11 @@ func (ep *endpoint) idleLocked(now time.Time) bool {
 
 // reapLocked returns the replaced endpoints that can be ended now.
 func (a *association) reapLocked(now time.Time) []*endpoint {
+	if a.retiring == 0 {
+		return nil
+	}
 	var done []*endpoint
-	for _, p := range a.paths {
+	for _, p := range a.pathsLocked() {
 		for _, ep := range p.retiring {
 			if ep.idleLocked(now) || now.Sub(ep.retired) >= retireFor {
 				done = append(done, ep)
@@ -314,7 +318,7 @@ func (a *association) retire(inst *pluginhost.Instance) int {
 	busy := 0
 	var idle []*endpoint
 	now := time.Now()
-	for _, p := range a.paths {
+	for _, p := range a.pathsLocked() {
 		for _, ep := range p.retiring {
 			if ep.inst != inst {
 				continue

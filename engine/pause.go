@@ -11,6 +11,7 @@ import (
 func (e *Engine) pathChanged(ev health.PathEvent) {
 	if ev.Kind == health.PathPaused {
 		e.stats.Pauses.Add(1)
+		e.stats.of(ev.Key.Transport).pauses.Add(1)
 	}
 	e.directory.mu.Lock()
 	a := e.directory.byIncarnation[ev.Key.Peer]
@@ -46,9 +47,15 @@ func (a *association) blameLocked(p *path, f health.Failure) {
 	if a.node.Load() == nil || a.selfLane != nil || a.dead != nil || a.successor != nil {
 		return
 	}
-	if !health.Blame(f.Kind, f.Facts) || !f.Began.IsZero() && a.e.freeze.Since(f.Began) {
+	switch {
+	case !health.Blame(f.Kind, f.Facts):
+		a.e.stats.excused[excuse(f.Kind)].Add(1)
+		return
+	case !f.Began.IsZero() && a.e.freeze.Since(f.Began):
+		a.e.stats.voided[voidPathError].Add(1)
 		return
 	}
+	p.countersLocked(a.e).errors[f.Kind-health.EndpointEnded].Add(1)
 	if a.e.watch.failed(a.keyLocked(p), f) {
 		a.rankLocked(time.Now()) // what is pending goes another way at once
 	}
@@ -100,6 +107,17 @@ func (w *watch) pausedUntil(key health.Key, now time.Time) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.paths.PausedUntil(key, now)
+}
+
+// pause is how many pauses in a row the path has had, and when the one that
+// runs ends, zero if none does.
+func (w *watch) pause(key health.Key, now time.Time) (n int, until time.Time) {
+	if !w.troubled.Load() {
+		return 0, time.Time{}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.paths.Pauses(key), w.mu.paths.PausedUntil(key, now)
 }
 
 // suspicion is an ack that was overdue, until it is known whether the path is

@@ -20,6 +20,12 @@ type PeerStatus struct {
 	// last hello failed.
 	Session    string
 	HelloError error
+	// Cooldowns is not 0 while the peer is marked as silent: it counts its
+	// cooldowns in a row, the last of which ends at SilentUntil. Until then
+	// calls to it fail at once, unless it answers a probe; what is connected
+	// carries on. See [PeerSilent].
+	Cooldowns   int
+	SilentUntil time.Time
 	// Receiving: the peer has a session here, and may send.
 	Receiving bool
 	// Pending is notifications that have not ended: Waiting were not sent
@@ -58,6 +64,9 @@ const (
 	PathFull = "full"
 	// PathRefusing: connected, but it refused a frame a moment ago.
 	PathRefusing = "refusing"
+	// PathInPause: it failed too often, and is skipped until PausedUntil,
+	// connected or not, unless every path to the peer is paused.
+	PathInPause = "paused"
 	// PathConnecting: the first endpoint, or the next one, is being made.
 	PathConnecting = "connecting"
 	// PathFailed: connecting failed, and is tried again at RetryAt.
@@ -67,14 +76,15 @@ const (
 )
 
 // pathStates are all of them, as metrics have them.
-var pathStates = []string{PathUp, PathFull, PathRefusing, PathConnecting, PathFailed, PathIdle}
+var pathStates = []string{PathUp, PathFull, PathRefusing, PathInPause, PathConnecting, PathFailed, PathIdle}
 
 // PathStatus is how one way to a peer fares.
 type PathStatus struct {
 	// Transport is the transport's name on the wire, Path the way's name in
 	// it.
 	Transport, Path string
-	// State is one of the states above, connected ones since Since.
+	// State is one of the states above; Since is since when the path is
+	// connected, zero if it is not.
 	State string
 	Since time.Time
 	// Instance is the transport's instance here that the endpoint belongs to,
@@ -88,6 +98,11 @@ type PathStatus struct {
 	// connecting is tried again.
 	Trouble string
 	RetryAt time.Time
+	// Pauses counts the path's pauses in a row, without a success since, and
+	// PausedUntil is when the one that runs ends, zero if none does: then the
+	// path is on probation, and its next error pauses it again for longer.
+	Pauses      int
+	PausedUntil time.Time
 }
 
 // Usable reports whether the path is connected and takes notifications.
@@ -116,11 +131,17 @@ func (a *association) status(now time.Time) (PeerStatus, bool) {
 		return PeerStatus{}, false
 	}
 	box := a.box.Status()
+	var cooldowns int
+	var silentUntil time.Time
+	if a.selfLane == nil {
+		cooldowns, silentUntil = a.e.watch.cooldown(a.address, now)
+	}
 	s := PeerStatus{
 		Address: a.address, Self: a.selfLane != nil, Session: "none", Receiving: a.in != nil,
 		Pending: a.box.Len(), Waiting: box.Waiting, Sent: box.Sent, Resend: box.Resend,
 		OutboxBytes: box.Bytes, Room: box.Room, RoomBytes: box.RoomBytes, Held: box.Held,
 		Since: a.made, Heard: a.heard, HelloError: a.hello.err,
+		Cooldowns: cooldowns, SilentUntil: silentUntil,
 	}
 	if n := a.node.Load(); n != nil {
 		s.Name, s.Incarnation = n.Name, n.Incarnation
@@ -132,7 +153,14 @@ func (a *association) status(now time.Time) (PeerStatus, bool) {
 		s.Session = "opening"
 	}
 	for _, p := range a.order {
-		s.Paths = append(s.Paths, p.statusLocked(now))
+		path := p.statusLocked(now)
+		if a.selfLane == nil {
+			path.Pauses, path.PausedUntil = a.e.watch.pause(a.keyLocked(p), now)
+		}
+		if !path.PausedUntil.IsZero() {
+			path.State = PathInPause
+		}
+		s.Paths = append(s.Paths, path)
 	}
 	return s, true
 }

@@ -273,33 +273,6 @@ func DescribePlugin(ctx context.Context, cfg Config, nameOrPath string) (path st
 	return found[i].Path, d, err
 }
 
-// CheckPlugins runs the plugin of each configured transport with --describe
-// and checks the transport's settings. Faults are settings that a plugin does
-// not accept, warnings are plugins that could not be asked: missing, changed,
-// broken. Either would cost its transport.
-func CheckPlugins(ctx context.Context, cfg Config) (faults, warnings []error, err error) {
-	if cfg, err = cfg.Effective(); err != nil {
-		return nil, nil, err
-	}
-	found, err := FindPlugins(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, t := range cfg.Transports {
-		i := slices.IndexFunc(found, func(p PluginInfo) bool { return slices.Contains(p.Transports, t.Name) })
-		if i < 0 {
-			continue // in process
-		}
-		d, err := describePlugin(ctx, found[i])
-		if err != nil {
-			warnings = append(warnings, err)
-		} else if err := pluginhost.CheckSettings(t.Name, d.ConfigSchema, t.Config); err != nil {
-			faults = append(faults, err)
-		}
-	}
-	return faults, warnings, nil
-}
-
 func describePlugin(ctx context.Context, p PluginInfo) (PluginDescription, error) {
 	if err := p.Fault(); err != nil {
 		return PluginDescription{}, err

@@ -65,7 +65,7 @@ func TestPluginsAgainstTheLock(t *testing.T) {
 	if !errors.Is(err, sdk.InvalidArgument) || !strings.Contains(err.Error(), "not the one that was approved") {
 		t.Errorf("a changed plugin was run: %v", err)
 	}
-	faults, warnings, err := CheckPlugins(t.Context(), cfg)
+	faults, warnings, err := LoadedConfig{Config: cfg}.CheckPlugins(t.Context())
 	if err != nil || len(faults) != 0 || len(warnings) != 2 {
 		t.Errorf("%v %v %v", faults, warnings, err)
 	}
@@ -128,12 +128,12 @@ func TestSettingsAgainstThePluginsSchema(t *testing.T) {
 		Notification: NotificationConfig{RPCFallback: new(false)}, Plugins: PluginsConfig{Dir: dir},
 		Transports: []TransportConfig{{Name: "picky", Config: []byte(`{"port": 1}`)}},
 	}
-	faults, warnings, err := CheckPlugins(t.Context(), cfg)
+	faults, warnings, err := LoadedConfig{Config: cfg}.CheckPlugins(t.Context())
 	if err != nil || faults != nil || warnings != nil {
 		t.Fatalf("%v %v %v", faults, warnings, err)
 	}
 	cfg.Transports[0].Config = []byte(`{"port": "x"}`)
-	faults, _, _ = CheckPlugins(t.Context(), cfg)
+	faults, _, _ = LoadedConfig{Config: cfg}.CheckPlugins(t.Context())
 	if len(faults) != 1 || !strings.Contains(faults[0].Error(), "config.port") {
 		t.Errorf("got %v", faults)
 	}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/frame"
-	"github.com/hawser-transport/hawser/engine/internal/inbox"
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -63,7 +62,7 @@ func (ep *endpoint) takenOverLocked(s slot) {
 	}
 	ep.p.shuns = 0
 	a.box.Remove(s.entry)
-	a.e.stats.Taken.Add(1)
+	a.e.stats.ended(HandedOver, 0, nil)
 	a.settle(s.entry, func(d *Delivery) { d.finish(HandedOver, nil) })
 }
 
@@ -135,6 +134,7 @@ func (a *association) missReceiptsLocked(now time.Time) {
 			if x.SentAt().Add(a.e.cfg.RPC.NotifyTimeout()).After(now) {
 				break // they are in order of sending
 			}
+			a.e.stats.ReceiptsMissed.Add(1)
 			ep.lostLocked(slot{entry: x, copy: x.Copies()}, "no receipt within rpc.notify_timeout_ms")
 		}
 	}
@@ -154,36 +154,4 @@ func (a *association) epochThereLocked() uint64 {
 		return 0
 	}
 	return a.node.Load().Incarnation.Epoch()
-}
-
-// stallLimit is how long one read of a plugin process waits for a full queue.
-// All endpoints of an instance share one link, and so do its signs of life: a
-// longer wait would have a healthy plugin killed as hung.
-const stallLimit = time.Second
-
-// patience is how long a read may wait for room in a full queue. At protocols 0
-// and 1 nobody sends again what is dropped, so reading stops instead.
-func (ep *endpoint) patience() time.Duration {
-	switch {
-	case ep.a.acks():
-		return 0
-	case ep.inst.InProcess: // in process, where an endpoint has a goroutine of its own
-		return maxDeadline
-	default:
-		return stallLimit
-	}
-}
-
-// stall waits until the queue has room, and reports whether it may have.
-func (ep *endpoint) stall(in *intake, part *inbox.Part[Received]) bool {
-	if in.patience <= 0 {
-		return false
-	}
-	began, limit := time.Now(), min(in.patience, stallLimit)
-	room := part.AwaitRoom(limit)
-	took := time.Since(began)
-	in.patience -= took
-	ep.a.mu.Lock()
-	defer ep.a.mu.Unlock()
-	return !ep.ended && (room || took >= limit) // else the queue is closed
 }

@@ -316,7 +316,7 @@ func TestASessionIsReplacedAtProtocol1(t *testing.T) {
 		in := x.in
 		x.in = nil
 		x.mu.Unlock()
-		b.endSession(in)
+		b.endSession(in, endSilent)
 		_ = w.wait(w.notify(a, "b:1", "into the void")) // its transport took it
 		time.Sleep(time.Second)
 		w.connectedAt(a, "b:1")

@@ -176,6 +176,7 @@ func (a *association) fillControlLocked(b *batch, now time.Time) {
 				h.Epoch = a.e.incarnation.Epoch()
 			}
 			b.control(ep, h, nil)
+			a.e.stats.Refusals.Add(1)
 		}
 	}
 	for i := len(a.owed) - 1; i >= 0 && b.ep == nil; i-- {
@@ -243,6 +244,9 @@ func (a *association) ackLocked(b *batch, ep *endpoint) {
 func (a *association) appendAckLocked(dst []byte, b *batch) []byte {
 	number, ack := a.e.queue.Ack(a.in, b.ranges)
 	b.ranges = ack.Ranges
+	if ack.RoomSeq <= ack.Cumulative {
+		a.e.stats.AcksWithoutRoom.Add(1)
+	}
 	at := len(dst)
 	dst = append(dst, make([]byte, frame.HeaderSize)...)
 	dst = ack.AppendPayload(dst)
@@ -324,7 +328,7 @@ func (a *association) loopLocked(x *outbox.Entry, now time.Time) bool {
 	a.box.Posted(x, a.selfLane, now)
 	stamp := frame.Header{Seq: x.Seq(), Ack: a.box.Floor()}
 	verdict := a.in.Take(stamp, 2, now, func() inbox.Verdict {
-		return a.e.enqueue(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg)
+		return a.e.enqueue(a.e.arrival(a.node.Load(), localTransport, Stamp{a.e.incarnation, a.box.Session(), x.Seq()}, name, msg))
 	})
 	if verdict == inbox.NoRoom || verdict == inbox.PartFull {
 		a.box.NotPosted(x, x.Copies())

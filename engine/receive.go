@@ -15,9 +15,14 @@ const localTransport = "local"
 // receiveOverhead is what a notification counts in the queue beside its bytes.
 const receiveOverhead = 128
 
-// enqueue puts a notification into the queue for its name, copying it, unless
-// there is no room.
-func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []byte) inbox.Verdict {
+// arrival is a notification on its way into its queue, copied.
+type arrival struct {
+	part *inbox.Part[Received]
+	r    Received
+	size int
+}
+
+func (e *Engine) arrival(from *Node, transport string, stamp Stamp, name, msg []byte) arrival {
 	buf := make([]byte, len(name)+len(msg))
 	copy(buf, name)
 	copy(buf[len(name):], msg)
@@ -28,7 +33,12 @@ func (e *Engine) enqueue(from *Node, transport string, stamp Stamp, name, msg []
 		r.Name = unsafe.String(&buf[0], len(name))
 	}
 	r.Payload = buf[len(name):len(buf):len(buf)]
-	v := e.partFor(name).Put(r, len(buf)+receiveOverhead)
+	return arrival{e.partFor(name), r, len(buf) + receiveOverhead}
+}
+
+// enqueue puts a notification into its queue, unless there is no room.
+func (e *Engine) enqueue(x arrival) inbox.Verdict {
+	v := x.part.Put(x.r, x.size)
 	if v == inbox.Entered {
 		e.stats.Received.Add(1)
 	}
@@ -42,14 +52,16 @@ func (a *association) openSessionLocked(id uint64, now time.Time) {
 	a.e.stats.Sessions.Add(1)
 }
 
-// endSession ends a sender's session; nil is none.
-func (e *Engine) endSession(s *inbox.Session) {
+// endSession ends a sender's session, for a reason of sessionEndNames; nil is
+// none.
+func (e *Engine) endSession(s *inbox.Session, reason int) {
 	if s == nil {
 		return
 	}
 	s.Rest(time.Now(), true)
 	e.queue.Forget(s)
 	e.stats.Sessions.Add(-1)
+	e.stats.sessionsEnded[reason].Add(1)
 }
 
 // roomReturned sends an ack that nobody asked for to a sender that was told of
@@ -62,6 +74,7 @@ func (e *Engine) roomReturned(s *inbox.Session) {
 		return
 	}
 	if ep := a.viaLocked(nil); ep != nil {
+		a.e.stats.RoomAcks.Add(1)
 		ep.oweLocked()
 		a.pumpLocked()
 	}
@@ -97,13 +110,14 @@ func (a *association) sweep(now time.Time) {
 		return
 	}
 	in.Rest(now, false)
-	if now.Sub(in.Seen()) < a.e.silence() {
+	// What it said while this process did not run may not be read yet.
+	if now.Sub(in.Seen()) < a.e.silence() || now.Sub(a.e.freeze.Thawed(now)) < a.e.silence() {
 		a.mu.Unlock()
 		return
 	}
 	a.in = nil
 	a.mu.Unlock()
-	a.e.endSession(in)
+	a.e.endSession(in, endSilent)
 }
 
 // uselessLocked reports whether nothing is pending, connected or remembered.

@@ -171,6 +171,31 @@ func (s *security) open(e *Engine) error {
 	return nil
 }
 
+// identity is this engine's own; empty without TLS.
+func (s *security) identity() string {
+	if s.ring == nil {
+		return ""
+	}
+	return s.ring.Identity()
+}
+
+// notTheirs is the error of what somebody says in the name of an incarnation
+// that is the bearer's of another certificate. Under no certificate at all, and
+// under a shared one, nobody is told from anybody.
+func notTheirs(what string, i Incarnation, owner, by string) error {
+	return sdk.Errorf(sdk.Refused, "%s: incarnation %s is known under the certificate of %s, this is that of %s: "+
+		"a certificate with other names is another node's, so restart an engine that was given one", what, i.Short(), owner, by)
+}
+
+// impostor counts and logs such an error.
+func (e *Engine) impostor(err error) error {
+	n := e.stats.Impostors.Add(1)
+	if n&(n-1) == 0 { // one line for each power of two: a peer must not fill the log
+		e.log.Warn("refused what was said in another engine's name", "error", err, "so far", n)
+	}
+	return err
+}
+
 // keysForPlugins returns what the plugin host asks for keys, or nil.
 func (s *security) keysForPlugins() func() *sdk.Keys {
 	if s.ring == nil {

@@ -160,6 +160,12 @@ func (l *lines) has(text string) bool {
 	return strings.Contains(l.b.String(), text)
 }
 
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.b.String(), text)
+}
+
 func (l *lines) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
@@ -258,7 +264,7 @@ func TestKeysAreHidden(t *testing.T) {
 	slog.New(slog.NewJSONHandler(&b, nil)).Info("x", "keys", k, "pointer", &k, "config", sdk.Config{Keys: &k})
 	slog.New(slog.NewTextHandler(&b, nil)).Info("x", "keys", k, "pointer", &k, "config", sdk.Config{Keys: &k})
 	_, _ = fmt.Fprintf(&b, "%v %+v %#v %s %x %v %+v", k, k, k, k, k, &k, sdk.Config{Keys: &k})
-	for _, secret := range []string{"PRIVATE", fmt.Sprintf("%x", k.Key[30:60]), fmt.Sprint(k.Key[30:60])} {
+	for _, secret := range []string{"PRIVATE", fmt.Sprintf("%x", k.Key[30:60]), fmt.Sprintf("%d", k.Key[30:60])} {
 		if strings.Contains(b.String(), secret) {
 			t.Errorf("the key is shown: %s", b.String())
 		}

@@ -15,6 +15,11 @@ func (e *Engine) peerChanged(ev health.PeerEvent) {
 		e.hub.tell(Event{Kind: PeerSilent, Address: ev.Address, Peer: e.nodeAt(ev.Address), Until: ev.Until})
 		e.log.Warn("peer silent", "address", ev.Address, "until", ev.Until)
 	} else {
+		how := markForgotten
+		if ev.Kind == health.PeerResumed {
+			how = markAnswered
+		}
+		e.stats.marksEnded[how].Add(1)
 		e.hub.tell(Event{Kind: PeerResumed, Address: ev.Address, Peer: e.nodeAt(ev.Address)})
 		e.log.Info("peer no longer silent", "address", ev.Address, "answered", ev.Kind == health.PeerResumed)
 	}

@@ -7,14 +7,22 @@ type counters struct {
 	Sent, Resent, Fallbacks, Acked     atomic.Uint64
 	NotPosted, HandedOver, Timeouts    atomic.Uint64
 	Backpressure, CreditRequests       atomic.Uint64
-	Received, Duplicates, DroppedFull  atomic.Uint64
+	Received, Duplicates, Unstamped    atomic.Uint64
 	Malformed, OutOfRange, WrongLife   atomic.Uint64
 	UnknownSession, ForeignAcks        atomic.Uint64
-	AcksSent, Nonsense                 atomic.Uint64
+	AcksSent, Nonsense, Impostors      atomic.Uint64
 	Connects, Accepts, ConnectFailures atomic.Uint64
 	TransportsDown                     atomic.Uint64
-	Marks, Probes, Pauses, Taken       atomic.Uint64
+	Marks, Probes, Pauses              atomic.Uint64
 	Sessions                           atomic.Int64
+
+	// Rules of the protocol that fired.
+	FastResends, RoomLost, AcksReceived        atomic.Uint64
+	CreditAnswers, AcksWithoutRoom, RoomAcks   atomic.Uint64
+	Stalls, ReceiptsMissed, Refusals, Reopened atomic.Uint64
+	// Calls that a mark kept from being made; what a freeze was.
+	FailedFast, Freezes atomic.Uint64
+	Frozen              atomic.Int64 // nanoseconds
 
 	tally
 }
@@ -37,7 +45,8 @@ type Stats struct {
 	// Backpressure is notifications that were refused for want of room.
 	Backpressure uint64
 	// Received is notifications queued here; Duplicates is copies of those
-	// that were recognised, DroppedFull what found the queue full.
+	// that were recognised, DroppedFull what found the queue, or the part of
+	// it for its name, full.
 	Received, Duplicates, DroppedFull uint64
 	// Malformed, OutOfRange, WrongLife, UnknownSession, ForeignAcks and
 	// Nonsense count what peers and plugins sent that makes no sense: frames
@@ -45,12 +54,20 @@ type Stats struct {
 	// incarnation, of a session not held, acks that are not for this pair,
 	// outcomes of frames that a plugin was never given.
 	Malformed, OutOfRange, WrongLife, UnknownSession, ForeignAcks, Nonsense uint64
+	// Impostors counts calls and answers of the control plane in the name of
+	// an incarnation that bears another certificate.
+	Impostors uint64
 	// Connects and Accepts count endpoints made, ConnectFailures attempts
 	// that failed, TransportsDown instances of transports that went down.
 	Connects, Accepts, ConnectFailures, TransportsDown uint64
 	// Marks counts peers that fell silent, Probes the prober's calls, and
-	// Pauses paths that were paused.
+	// Pauses paths that were paused; Silent is how many peers are marked as
+	// silent now.
 	Marks, Probes, Pauses uint64
+	Silent                int
+	// Freezes is how often this process did not run for half a second or more,
+	// Voided how many verdicts about others were given up for that.
+	Freezes, Voided uint64
 	// AcksSent is acknowledgements given to transports, CreditRequests
 	// requests for room.
 	AcksSent, CreditRequests uint64
@@ -71,14 +88,16 @@ func (e *Engine) Stats() Stats {
 	c := &e.stats
 	queued, queuedBytes := e.queue.Len()
 	return Stats{
-		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(), Taken: c.Taken.Load(),
+		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(), Taken: c.handedOver.Load(),
 		NotPosted: c.NotPosted.Load(), HandedOver: c.HandedOver.Load(), Timeouts: c.Timeouts.Load(),
 		Backpressure: c.Backpressure.Load(), Received: c.Received.Load(), Duplicates: c.Duplicates.Load(),
-		DroppedFull: c.DroppedFull.Load(), Malformed: c.Malformed.Load(), OutOfRange: c.OutOfRange.Load(),
+		DroppedFull: c.dropped[dropFull].Load() + c.dropped[dropPart].Load() + c.dropped[dropLost].Load(),
+		Malformed:   c.Malformed.Load(), OutOfRange: c.OutOfRange.Load(),
 		WrongLife: c.WrongLife.Load(), UnknownSession: c.UnknownSession.Load(), ForeignAcks: c.ForeignAcks.Load(),
-		Nonsense: c.Nonsense.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
+		Nonsense: c.Nonsense.Load(), Impostors: c.Impostors.Load(), Connects: c.Connects.Load(), Accepts: c.Accepts.Load(),
 		ConnectFailures: c.ConnectFailures.Load(), TransportsDown: c.TransportsDown.Load(),
-		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(),
+		Marks: c.Marks.Load(), Probes: c.Probes.Load(), Pauses: c.Pauses.Load(), Silent: e.watch.silent(),
+		Freezes: c.Freezes.Load(), Voided: e.freeze.Voided(),
 		AcksSent: c.AcksSent.Load(), CreditRequests: c.CreditRequests.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 		QueuedBytes: queuedBytes, OutboxBytes: int(e.outbox.used.Load()), Failed: c.failures(),
 		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),

@@ -31,6 +31,9 @@ type TransportStatus struct {
 	Stderr    []string
 	// Abandoned counts instances that were killed and are not gone.
 	Abandoned int
+	// Dropped counts what the transport's plugin sent of endpoints and frames
+	// that it does not have: they ended meanwhile, or it talks nonsense.
+	Dropped uint64
 	// Listeners tells where the transport listens.
 	Listeners map[string]string
 }
@@ -47,7 +50,7 @@ func (e *Engine) Transports() []TransportStatus {
 			Name: s.Name, State: string(s.State), Since: s.Since, Instance: s.Instance, PID: s.PID,
 			Version: s.Version, Carrier: s.Carrier, Restarts: s.Restarts, LastError: s.LastError,
 			Stderr: s.Stderr, Abandoned: s.Abandoned, Listeners: s.Listeners,
-			Wire: t.wire, Downs: t.downs.Load(), Quarantines: t.quarantines.Load(),
+			Dropped: s.Dropped, Wire: t.wire, Downs: t.downs.Load(), Quarantines: t.quarantines.Load(),
 		})
 	}
 	for _, a := range e.transports.absent {

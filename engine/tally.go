@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hawser-transport/hawser/engine/internal/health"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -17,7 +18,17 @@ type tally struct {
 	handedOver atomic.Uint64 // ended so
 	tooLarge   atomic.Uint64 // refused so
 	latency    latencies
-	local      transportCounters // of the engine's notifications to itself
+
+	dropped       [len(dropNames)]atomic.Uint64
+	helloSent     [len(helloNames)]atomic.Uint64
+	helloReceived [len(sessionNames)]atomic.Uint64
+	sessionsEnded [len(sessionEndNames)]atomic.Uint64
+	probes        [len(probeNames)]atomic.Uint64
+	marksEnded    [len(markEndNames)]atomic.Uint64
+	excused       [len(excuseNames)]atomic.Uint64
+	voided        [len(voidNames)]atomic.Uint64
+
+	local transportCounters // of the engine's notifications to itself
 
 	mu struct {
 		sync.Mutex
@@ -36,6 +47,79 @@ type transportCounters struct {
 	sent, resent, received            atomic.Uint64
 	notPosted, handedOver, timeouts   atomic.Uint64
 	connects, accepts, connectFailure atomic.Uint64
+	acceptFailure, unknown, pauses    atomic.Uint64
+	errors                            [len(errorNames)]atomic.Uint64
+}
+
+// Closed sets of labels. Each begins with what its first constant counts.
+const (
+	dropFull = iota // the queue had no room: its sender keeps it
+	dropPart        // nor the part for its name
+	dropLost        // the same at protocols 0 and 1: nobody sends it again
+	dropLate        // at protocol 1: too late to tell it from a copy
+)
+
+const (
+	helloAnswered = iota
+	helloFailed
+	helloSilent
+)
+
+const (
+	sessionOpened = iota
+	sessionReplaced
+	sessionKept
+	sessionRefused
+)
+
+const (
+	endReplaced = iota // by the sender's next one
+	endSilent          // its sender was silent for too long
+	endOver            // the peer's life is, or this engine's
+)
+
+const (
+	markAnswered = iota
+	markForgotten
+)
+
+const (
+	voidAckTimeouts = iota
+	voidCall
+	voidPathError
+)
+
+var (
+	dropNames       = [...]string{"full", "part_full", "lost", "too_late"}
+	helloNames      = [...]string{"answered", "failed", "silent"}
+	sessionNames    = [...]string{"opened", "replaced", "kept", "refused"}
+	sessionEndNames = [...]string{"replaced", "silent", "over"}
+	markEndNames    = [...]string{"answered", "forgotten"}
+	voidNames       = [...]string{"ack_timeouts", "call", "path_error"}
+
+	// By health.Outcome.
+	probeNames = [...]string{"no_verdict", "answered", "silent", "gone"}
+	// By health.Kind, from EndpointEnded on: what counts against a path.
+	errorNames = [...]string{"endpoint_ended", "refused", "connect_failed", "not_posted", "ack_timeout"}
+	// What does not, and why.
+	excuseNames = [...]string{"unproven", "plugin_exited", "control_silent", "no_room", "own_doing", "other"}
+)
+
+// excuse is the place in excuseNames of a failure that is not its path's.
+func excuse(k health.Kind) int {
+	switch k {
+	case health.AckTimeout:
+		return 0
+	case health.PluginExited:
+		return 1
+	case health.ControlSilent:
+		return 2
+	case health.NoRoom:
+		return 3
+	case health.OwnDoing:
+		return 4
+	}
+	return len(excuseNames) - 1
 }
 
 const (

@@ -96,7 +96,7 @@ func (ts *transports) options() pluginhost.Options {
 		StartTimeout: p.StartTimeout(), StopTimeout: p.StopTimeout(), AbandonAfter: p.AbandonAfter(),
 		DrainTimeout: p.DrainTimeout(), HealthInterval: p.HealthInterval(), HealthTimeout: p.HealthTimeout(),
 		CrashBudget: p.CrashBudget, CrashWindow: p.CrashWindow(),
-		BackoffMin: p.RestartBackoff(), BackoffMax: p.MaxRestartBackoff(), QuarantineRetry: p.QuarantineRetry(),
+		Random: ts.e.random, BackoffMin: p.RestartBackoff(), BackoffMax: p.MaxRestartBackoff(), QuarantineRetry: p.QuarantineRetry(),
 		RunDir: p.RunDir,
 	}
 }
@@ -220,9 +220,7 @@ func (a *association) tellLocked() {
 func (a *association) tell() {
 	for wait := helloMin; ; wait = min(2*wait, reconnectMax) {
 		version, err := a.tellOnce()
-		if control.Gone(err) {
-			a.die(goneError(a.address, err))
-		}
+		a.lost(err)
 		a.mu.Lock()
 		_, latest := a.e.published()
 		done := err == nil && version == latest || errors.Is(err, sdk.SessionUnknown) // then hello will say it
@@ -243,6 +241,7 @@ func (a *association) tell() {
 			wait = helloMin
 		case <-a.e.ctx.Done():
 		}
+		a.e.freeze.Awake()
 	}
 }
 
@@ -461,6 +460,7 @@ func (e *Engine) drain(ctx context.Context, old *pluginhost.Instance) {
 			e.log.Warn("drain not finished: what is left is handed over", "transport", old.Name, "frames", busy)
 			return
 		}
+		e.freeze.Awake()
 	}
 }
 

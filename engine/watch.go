@@ -86,6 +86,7 @@ func (w *watch) run(ctx context.Context) {
 		case <-w.wake:
 		case <-timer.C:
 		}
+		w.e.freeze.Awake()
 	}
 }
 
@@ -120,6 +121,8 @@ func (w *watch) round() time.Time {
 
 // thawed takes in that this process did not run for some time.
 func (w *watch) thawed(from, to time.Time) {
+	w.e.stats.Freezes.Add(1)
+	w.e.stats.Frozen.Add(int64(to.Sub(from)))
 	w.change(func(time.Time) []any {
 		return append(list(w.mu.peers.Rearm(from, to)), list(w.mu.paths.Rearm(from, to))...)
 	})

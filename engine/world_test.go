@@ -28,6 +28,8 @@ type world struct {
 	slow    *sdktest.Fabric // the RPC fallback
 	configs map[string]Config
 	queues  map[string][]*Queue
+	more    []*Engine // that a metricCase opened
+	logs    map[string]*lines
 }
 
 // run runs f in a synctest bubble with a world.
@@ -57,6 +59,9 @@ func (w *world) open(address string) *Engine {
 	opts := []Option{withCarrier(w.network.Carrier(address))}
 	for _, q := range w.queues[address] {
 		opts = append(opts, WithQueue(q))
+	}
+	if l := w.logs[address]; l != nil {
+		opts = append(opts, WithLogger(l.logger()))
 	}
 	if os.Getenv("HAWSER_TEST_LOG") != "" {
 		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", address)))

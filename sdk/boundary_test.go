@@ -206,14 +206,14 @@ func TestFramesCross(t *testing.T) {
 		ctx := testContext(t)
 		h := newRecorder()
 		var offered []byte
-		ep, err := b.Connect(ctx, sdk.Target{PeerName: "peer"}, func(_ context.Context, offer []byte) ([]byte, error) {
+		ep, err := b.Connect(ctx, sdk.Target{PeerName: "peer", PeerIdentity: " of identity"}, func(_ context.Context, offer []byte) ([]byte, error) {
 			offered = offer
 			return []byte("answer"), nil
 		}, h)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if string(offered) != "offer:peer" {
+		if string(offered) != "offer:peer of identity" {
 			t.Errorf("offer %q", offered)
 		}
 		sent := [][]byte{[]byte("answer")} // the echo's first frame

@@ -121,7 +121,7 @@ func (e *echo) Connect(ctx context.Context, t sdk.Target, exchange sdk.Exchange,
 		fmt.Println("rubbish through fmt")
 		_, _ = os.NewFile(1, "stdout").WriteString("rubbish on descriptor 1\n")
 	}
-	answer, err := exchange(ctx, []byte("offer:"+t.PeerName))
+	answer, err := exchange(ctx, []byte("offer:"+t.PeerName+t.PeerIdentity))
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,11 @@ type Target struct {
 	Local, Peer Incarnation
 	// PeerName is for logs.
 	PeerName string
+	// PeerIdentity is whose certificate the engines' own connection bore: a
+	// transport with keys gives the endpoint no connection on which
+	// mtls.Identity is another, so that whoever learns a token cannot use
+	// it. Empty admits every peer that the keys do.
+	PeerIdentity string
 	// Path is one of those that Paths returned.
 	Path string
 	// Remote is what the peer's transport publishes.
@@ -96,8 +101,7 @@ type Endpoint interface {
 
 // Handler is the engine's end of an endpoint. Its methods are called by one
 // goroutine at a time, may be called before Connect or Accept has returned,
-// and return soon; a transport may stop reading while one runs. They may call
-// the Endpoint's methods.
+// and may call the Endpoint's methods. Completed and Ended return soon.
 type Handler interface {
 	// Completed reports outcomes, each frame's once, in any order. The slice
 	// belongs to the transport again on return.
@@ -105,6 +109,17 @@ type Handler interface {
 
 	// Received hands over frames that the peer sent, in the order in which
 	// they came. The slices belong to the transport again on return.
+	//
+	// It returns soon, unless the engine has no room for a peer that nobody
+	// acknowledges to: then it returns when a reader has made room, which may
+	// take minutes, or when the endpoint ends. It blocks this endpoint and no
+	// other. So a transport calls it on a goroutine that serves this endpoint
+	// alone and reads nothing more of it meanwhile, so that the connection's
+	// own flow control reaches the peer. Completed has to wait, too. One that
+	// cannot stop reading a single endpoint calls [Offerer.Offer] instead.
+	//
+	// Frames whose call was under way when the endpoint was closed may not
+	// have been taken: once Close has been called, the peer gets no receipt.
 	Received(frames [][]byte)
 
 	// Ended is the last call: the endpoint is gone, everything without an
@@ -112,6 +127,39 @@ type Handler interface {
 	// the latest.
 	Ended(err error)
 }
+
+// Offerer is what the engine's Handlers can do beside, in its process and in a
+// plugin's: say that there is no room, instead of waiting for it. It is for
+// transports whose endpoints share a receive queue (RDMA), which one endpoint
+// must not keep from the others, and for the process boundary.
+type Offerer interface {
+	Handler
+
+	// MayHold reports whether Offer can ever return true. It is constant.
+	MayHold() bool
+
+	// Offer is Received without the wait. If there is no room, the endpoint is
+	// held: Offer returns true, and resume is called once, when the transport
+	// should go on, but perhaps never once the endpoint has ended. Whatever
+	// of the endpoint cannot be stopped is offered all the same: [HoldBytes]
+	// of it are kept, the rest is dropped, and counted here. resume may be
+	// called by any goroutine, also before Offer has returned, and returns
+	// soon. A later call's takes the place of an earlier one's.
+	Offer(frames [][]byte, resume func()) (held bool)
+
+	// Dropped counts frames that the transport itself had to drop because the
+	// endpoint was held.
+	Dropped(frames int)
+}
+
+// HoldBytes is how much of a held endpoint is kept. A frame counts its bytes
+// and HoldOverhead, and is kept, whatever its size, while less than HoldBytes
+// are. It is also the window of an endpoint on the link between an engine and
+// its plugin, so that an orderly plugin's frames are always kept.
+const (
+	HoldBytes    = 512 << 10
+	HoldOverhead = 24
+)
 
 // Completion is the outcome of one frame.
 type Completion struct {

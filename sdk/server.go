@@ -48,6 +48,7 @@ type server struct {
 		files      []*os.File // listeners that came over the link
 		filesTaken bool
 		endpoints  map[uint64]*servedEndpoint
+		closing    bool // nothing may wait for a window any more
 	}
 }
 
@@ -93,7 +94,7 @@ func (s *server) OpenLink(_ context.Context, req *pb.OpenLinkRequest) (*pb.OpenL
 	} else if s.mu.socket != nil {
 		_ = s.mu.socket.Close()
 	}
-	return &pb.OpenLinkResponse{Carrier: name, Reason: reason}, nil
+	return &pb.OpenLinkResponse{Carrier: name, Reason: reason, Windows: true}, nil
 }
 
 // Link is the carrier that any language can speak. The call lasts as long as
@@ -265,6 +266,7 @@ func (s *server) SetKeys(ctx context.Context, req *pb.SetKeysRequest) (*pb.SetKe
 // Close ends everything; the process lives on until its host ends the link or
 // the plugin.
 func (s *server) Close(ctx context.Context, _ *pb.CloseRequest) (*pb.CloseResponse, error) {
+	s.stopWaiting()
 	return &pb.CloseResponse{Error: errorToPB(s.t.Close(ctx))}, nil
 }
 

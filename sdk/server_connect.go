@@ -28,7 +28,7 @@ func (s *server) Connect(stream grpc.BidiStreamingServer[pb.ConnectRequest, pb.C
 	if err != nil {
 		return finishConnect(stream, err)
 	}
-	e, err := s.newEndpoint(stream.Context(), start.GetEndpoint())
+	e, err := s.newEndpoint(stream.Context(), start.GetEndpoint(), start.GetWindow())
 	if err != nil {
 		return finishConnect(stream, err)
 	}
@@ -127,7 +127,7 @@ func (s *server) accept(ctx context.Context, n Notifier, req *pb.AcceptRequest) 
 	if err != nil {
 		return nil, err
 	}
-	e, err := s.newEndpoint(ctx, req.GetEndpoint())
+	e, err := s.newEndpoint(ctx, req.GetEndpoint(), req.GetWindow())
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,7 @@ func targetFromPB(t *pb.Target) (Target, error) {
 		return Target{}, coded(InvalidArgument, err, "target")
 	}
 	out := Target{
-		PeerName: t.GetPeerName(), Path: t.GetPath(),
+		PeerName: t.GetPeerName(), PeerIdentity: t.GetPeerIdentity(), Path: t.GetPath(),
 		Remote: t.GetRemote(), Generation: t.GetGeneration(),
 	}
 	var err error

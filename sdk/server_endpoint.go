@@ -11,10 +11,12 @@ import (
 
 // servedEndpoint is one endpoint in the plugin: towards the transport it is
 // the engine's Handler, and turns what happens into records. Where the link
-// has no room it blocks the transport, which is the transport's backpressure.
+// has no room it blocks the transport, which is the transport's backpressure;
+// where the endpoint's own window has none it blocks this endpoint.
 type servedEndpoint struct {
-	s  *server
-	id uint64
+	s      *server
+	id     uint64
+	window *servedWindow // nil if there is none
 
 	mu struct {
 		sync.Mutex
@@ -33,7 +35,7 @@ type servedEndpoint struct {
 
 // newEndpoint registers an endpoint before the transport makes it. It waits
 // for the link, which over gRPC opens on its own.
-func (s *server) newEndpoint(ctx context.Context, id uint64) (*servedEndpoint, error) {
+func (s *server) newEndpoint(ctx context.Context, id uint64, window uint32) (*servedEndpoint, error) {
 	select {
 	case <-s.linkOpen:
 	case <-ctx.Done():
@@ -49,6 +51,12 @@ func (s *server) newEndpoint(ctx context.Context, id uint64) (*servedEndpoint, e
 	}
 	e := &servedEndpoint{s: s, id: id}
 	e.out = outbound{s: s, endpoint: id}
+	if window > 0 {
+		e.window = newServedWindow(window)
+		if s.mu.closing {
+			e.window.giveUp()
+		}
+	}
 	s.mu.endpoints[id] = e
 	return e, nil
 }
@@ -66,6 +74,7 @@ func (e *servedEndpoint) attach(ep Endpoint) error {
 	e.mu.ep = ep
 	closing := e.mu.closing
 	e.mu.Unlock()
+	e.window.attached(ep)
 	if closing {
 		ep.Close()
 		return Errorf(Closed, "the host has closed the endpoint")
@@ -82,6 +91,7 @@ func (e *servedEndpoint) close() {
 	if ep != nil {
 		ep.Close()
 	}
+	e.window.giveUp()
 }
 
 // forget removes the endpoint from the link; records for it are dropped from
@@ -94,6 +104,7 @@ func (e *servedEndpoint) forget() bool {
 	if gone {
 		return false
 	}
+	e.window.vanish()
 	e.s.mu.Lock()
 	delete(e.s.mu.endpoints, e.id)
 	e.s.mu.Unlock()
@@ -136,7 +147,11 @@ func (e *servedEndpoint) offer(frames []Frame) (int, Code) {
 		e.s.log.Error("transport claims to have taken more frames than it was given", "taken", n, "given", len(frames))
 		return len(frames), 0
 	case err != nil:
-		return n, codeFor(err)
+		code := codeFor(err)
+		if code == Closed {
+			e.window.giveUp() // it has ended, and cannot say so while it waits
+		}
+		return n, code
 	}
 	return n, Backpressure
 }
@@ -164,16 +179,56 @@ func (e *servedEndpoint) Received(frames [][]byte) {
 	if e.isGone() {
 		return
 	}
+	for n := 0; len(frames) > 0; frames = frames[n:] {
+		if n = e.window.admit(frames); n == 0 {
+			if !e.window.await() {
+				return
+			}
+			continue
+		}
+		if !e.hand(frames[:n]) {
+			return
+		}
+	}
+}
+
+// Offer is Offerer's.
+func (e *servedEndpoint) Offer(frames [][]byte, resume func()) (held bool) {
+	if e.isGone() {
+		return false
+	}
+	n := e.window.admit(frames)
+	if n > 0 && !e.hand(frames[:n]) || e.window == nil {
+		return false
+	}
+	return e.window.drop(len(frames)-n, resume)
+}
+
+// MayHold is Offerer's.
+func (e *servedEndpoint) MayHold() bool { return e.window != nil }
+
+// Dropped is Offerer's.
+func (e *servedEndpoint) Dropped(frames int) {
+	if e.window != nil {
+		e.window.drop(frames, nil)
+	}
+}
+
+// hand hands frames to the host. It reports false if one was beyond the limit.
+func (e *servedEndpoint) hand(frames [][]byte) (ok bool) {
+	e.window.report(&e.out)
 	for _, f := range frames {
 		if len(f) > e.s.limits.MaxFrame {
 			// The host would take it for an attack and end the plugin.
 			e.s.log.Error("transport hands over a frame beyond its own limit", "bytes", len(f), "limit", e.s.limits.MaxFrame)
 			e.close()
-			break
+			e.out.send(0)
+			return false
 		}
 		e.out.records = append(e.out.records, link.Record{Type: link.Received, Endpoint: e.id, Payload: f})
 	}
 	e.out.send(0)
+	return true
 }
 
 // Ended is Handler's.
@@ -184,6 +239,7 @@ func (e *servedEndpoint) Ended(err error) {
 	if err == nil {
 		err = Closed
 	}
+	e.window.report(&e.out)
 	e.out.records = append(e.out.records, link.Record{
 		Type: link.Ended, Endpoint: e.id, ID: uint64(codeFor(err)),
 		Payload: []byte(bounds.Text(err.Error())),

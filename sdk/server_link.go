@@ -3,7 +3,9 @@ package sdk
 import (
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/hawser-transport/hawser/sdk/internal/bounds"
 	"github.com/hawser-transport/hawser/sdk/internal/link"
@@ -27,14 +29,23 @@ func (s *server) serveLink(c link.Carrier) {
 	s.endLink()
 }
 
+// stopWaiting ends those endpoints that wait for their window, now or later:
+// the transport is about to be closed, which has to wait for its goroutines.
+func (s *server) stopWaiting() {
+	s.mu.Lock()
+	s.mu.closing = true
+	endpoints := slices.Collect(maps.Values(s.mu.endpoints))
+	s.mu.Unlock()
+	for _, e := range endpoints {
+		e.window.giveUp()
+	}
+}
+
 // endLink closes what the host can no longer use.
 func (s *server) endLink() {
 	s.mu.Lock()
 	s.mu.linkEnded = true
-	endpoints := make([]*servedEndpoint, 0, len(s.mu.endpoints))
-	for _, e := range s.mu.endpoints {
-		endpoints = append(endpoints, e)
-	}
+	endpoints := slices.Collect(maps.Values(s.mu.endpoints))
 	files := s.mu.files
 	s.mu.files = nil
 	s.mu.Unlock()
@@ -70,6 +81,10 @@ func (r *linkReader) handle(recs []link.Record) {
 			r.flush()
 			r.out.records = append(r.out.records, link.Record{Type: link.Pong, ID: rec.ID})
 			r.out.send(0)
+		case link.Window:
+			if e := r.s.endpoint(rec.Endpoint); e != nil {
+				e.window.widen(rec.ID)
+			}
 		case link.Files:
 			r.s.keepFiles(rec.Files)
 		default:

@@ -184,6 +184,7 @@ func until(t *testing.T, what string, f func() bool) {
 // node is a running `hawser node` or recv whose lines can be read.
 type node struct {
 	*exec.Cmd
+	out     *os.File // its standard output
 	lines   *bufio.Scanner
 	address string
 	up      map[string]any // what it said first
@@ -201,6 +202,7 @@ func start(t *testing.T, args ...string) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = n.Process.Kill(); _ = n.Wait() })
+	n.out = out.(*os.File)
 	n.lines = bufio.NewScanner(out)
 	n.lines.Buffer(nil, 1<<20)
 	n.up = n.next(t)

@@ -31,12 +31,16 @@ type Peers struct {
 
 // Peer is what an engine holds of one peer.
 type Peer struct {
-	Address     string    `json:"address"`
-	Name        string    `json:"name,omitempty"`
-	Incarnation string    `json:"incarnation,omitempty"`
-	Self        bool      `json:"self,omitempty"`
-	Session     string    `json:"session"`
-	HelloError  string    `json:"hello_error,omitempty"`
+	Address     string `json:"address"`
+	Name        string `json:"name,omitempty"`
+	Incarnation string `json:"incarnation,omitempty"`
+	Self        bool   `json:"self,omitempty"`
+	Session     string `json:"session"`
+	HelloError  string `json:"hello_error,omitempty"`
+	// Cooldowns is which cooldown in a row the mark of a silent peer is in,
+	// which ends at SilentUntil; 0 if it is not marked.
+	Cooldowns   int       `json:"cooldowns,omitempty"`
+	SilentUntil time.Time `json:"silent_until,omitzero"`
 	Receiving   bool      `json:"receiving"`
 	Pending     int       `json:"pending"`
 	Waiting     int       `json:"waiting"`
@@ -67,6 +71,10 @@ type Path struct {
 	Retiring     int       `json:"retiring,omitempty"`
 	Trouble      string    `json:"trouble,omitempty"`
 	RetryAt      time.Time `json:"retry_at,omitzero"`
+	// Pauses counts the pauses in a row, without a success since; the one that
+	// runs, if one does, ends at PausedUntil.
+	Pauses      int       `json:"pauses,omitempty"`
+	PausedUntil time.Time `json:"paused_until,omitzero"`
 }
 
 // Transport is one configured transport.
@@ -83,6 +91,7 @@ type Transport struct {
 	Downs       uint64            `json:"downs"`
 	Quarantines uint64            `json:"quarantines"`
 	Abandoned   int               `json:"abandoned,omitempty"`
+	Dropped     uint64            `json:"dropped_records"`
 	Listeners   map[string]string `json:"listeners,omitempty"`
 	LastError   string            `json:"last_error,omitempty"`
 	Stderr      []string          `json:"stderr,omitempty"`
@@ -118,6 +127,18 @@ type ReadyPeer struct {
 	Usable  []string `json:"usable"`
 	Pending int      `json:"pending"`
 	Trouble string   `json:"trouble,omitempty"`
+	// Cooldowns, SilentUntil: see Peer. Paused are the paths that are skipped.
+	Cooldowns   int           `json:"cooldowns,omitempty"`
+	SilentUntil time.Time     `json:"silent_until,omitzero"`
+	Paused      []ReadyPaused `json:"paused,omitempty"`
+}
+
+// ReadyPaused is a path that is skipped until a time, for the Pauses-th time in
+// a row.
+type ReadyPaused struct {
+	Path   string    `json:"path"`
+	Until  time.Time `json:"until"`
+	Pauses int       `json:"pauses"`
 }
 
 // Failure is an answer that is an error.

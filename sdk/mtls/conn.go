@@ -79,19 +79,6 @@ func Handshake(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// PeerNames returns the names that the peer's certificate bears, after the
-// handshake; nil without TLS.
-func PeerNames(conn net.Conn) []string {
-	c, ok := conn.(*Conn)
-	if !ok {
-		return nil
-	}
-	if list := c.ConnectionState().PeerCertificates; len(list) > 0 {
-		return names(list[0])
-	}
-	return nil
-}
-
 // Under returns the connection that carries conn.
 func Under(conn net.Conn) net.Conn {
 	switch c := conn.(type) {
@@ -169,8 +156,6 @@ func (c *Conn) explain(err error) error {
 	switch {
 	case sdk.CodeOf(err) != 0:
 		return err
-	case errors.As(err, &header) && c.server:
-		return sdk.Errorf(sdk.Refused, "the peer does not use TLS, as security demands here")
 	case errors.As(err, &header):
 		return sdk.Errorf(sdk.Refused, "the peer does not use TLS, as security demands here: configure security.ca, security.cert and security.key there too")
 	case errors.As(err, &remote) && remote.Op == "remote error" && c.server:
@@ -220,13 +205,30 @@ func (p *plain) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Listener returns l with its connections under TLS; without keys it is l
-// itself. told is given each connection after its handshake, and the reason if
-// the peer was refused.
-func Listener(l net.Listener, r *Keyring, protocol string, told func(conn net.Conn, err error)) net.Listener {
-	if r == nil {
-		return l
+// bare is the accepting side without keys.
+type bare struct {
+	net.Conn
+	told func(error)
+	seen bool
+}
+
+func (b *bare) Read(p []byte) (int, error) {
+	n, err := b.Conn.Read(p)
+	if n > 0 && !b.seen {
+		b.seen = true
+		if p[0] == recordHandshake {
+			err := sdk.Errorf(sdk.Refused, "the peer uses TLS, which is not configured here: configure security.ca, security.cert and security.key here too")
+			b.told(err)
+			return 0, err
+		}
 	}
+	return n, err
+}
+
+// Listener returns l with its connections under TLS, or, without keys, as they
+// are. told is given each connection after its handshake, if there is one, and
+// the reason if the peer was refused.
+func Listener(l net.Listener, r *Keyring, protocol string, told func(conn net.Conn, err error)) net.Listener {
 	return &listener{Listener: l, keys: r, protocol: protocol, told: told}
 }
 
@@ -245,10 +247,15 @@ func (l *listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	var c net.Conn
-	c = Server(conn, l.keys, l.protocol, func(err error) {
+	tell := func(err error) {
 		if l.told != nil {
 			l.told(c, err)
 		}
-	})
+	}
+	if l.keys == nil {
+		c = &bare{Conn: conn, told: tell}
+	} else {
+		c = Server(conn, l.keys, l.protocol, tell)
+	}
 	return c, nil
 }

@@ -2,7 +2,8 @@
 // do it: version 1.3 only, one certificate authority, a certificate on either
 // side, an optional list of admitted names, and keys that can be replaced
 // while connections are made. Addresses are not compared with certificates:
-// who the peers are is what the authority vouches for.
+// who the peers are is what the authority vouches for, and [Identity] is how
+// one of them is known again on another connection.
 //
 // A side with keys and one without notice each other at the first bytes:
 // [Client] and [Server] then fail with [sdk.Refused] and say what is wrong.
@@ -46,7 +47,7 @@ type Keyring struct{ set atomic.Pointer[set] }
 type set struct {
 	roots *x509.CertPool
 	own   tls.Certificate
-	allow []string
+	allow map[string]bool // folded; empty admits all
 }
 
 // New makes a keyring, or returns a [Fault].
@@ -98,7 +99,7 @@ func (r *Keyring) Names() []string { return names(r.set.Load().own.Leaf) }
 func (r *Keyring) NotAfter() time.Time { return r.set.Load().own.Leaf.NotAfter }
 
 func parse(k sdk.Keys, now time.Time) (*set, error) {
-	s := &set{roots: x509.NewCertPool(), allow: slices.Clone(k.Allow)}
+	s := &set{roots: x509.NewCertPool(), allow: allowed(k.Allow)}
 	n := 0
 	for rest := k.CA; ; {
 		var block *pem.Block
@@ -174,9 +175,9 @@ func (s *set) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.T
 	leaf := chain[0]
 	switch {
 	case now.After(leaf.NotAfter):
-		return fmt.Errorf("%s expired at %s", title(leaf), leaf.NotAfter.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s expired at %s: renew it, or set the clock", title(leaf), leaf.NotAfter.UTC().Format(time.RFC3339))
 	case now.Before(leaf.NotBefore):
-		return fmt.Errorf("%s is valid from %s only", title(leaf), leaf.NotBefore.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s is valid from %s only: wait, or set the clock", title(leaf), leaf.NotBefore.UTC().Format(time.RFC3339))
 	}
 	o := x509.VerifyOptions{Roots: s.roots, Intermediates: x509.NewCertPool(), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use}}
 	for _, c := range chain[1:] {
@@ -189,7 +190,8 @@ func (s *set) verify(chain []*x509.Certificate, use x509.ExtKeyUsage, now time.T
 	case err == nil:
 		return nil
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%s is not signed by the configured CA", title(leaf))
+		return fmt.Errorf("%s is not signed by the configured CA, but by %.64q: security.ca must hold the same authority on both sides, "+
+			"and security.cert the intermediates, if any, behind the certificate", title(leaf), leaf.Issuer.CommonName)
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
 		return fmt.Errorf("%s is not for both serverAuth and clientAuth, and every node is both", title(leaf))
 	}
@@ -210,12 +212,10 @@ func (r *Keyring) admit(use x509.ExtKeyUsage) func(tls.ConnectionState) error {
 		if len(s.allow) == 0 {
 			return nil
 		}
-		for _, n := range names(leaf) {
-			if slices.ContainsFunc(s.allow, func(a string) bool { return strings.EqualFold(a, n) }) {
-				return nil
-			}
+		if slices.ContainsFunc(names(leaf), func(n string) bool { return s.allow[folded(n)] }) {
+			return nil
 		}
-		return sdk.Errorf(sdk.Refused, "the peer's certificate: %s bears no name that security.allow lists", title(leaf))
+		return sdk.Errorf(sdk.Refused, "the peer's certificate: %s bears no name that security.allow lists: add one there, or leave the peer out", title(leaf))
 	}
 }
 
@@ -247,15 +247,6 @@ func (r *Keyring) client(protocol string) *tls.Config {
 	c.InsecureSkipVerify = true
 	c.VerifyConnection = r.admit(x509.ExtKeyUsageServerAuth)
 	return c
-}
-
-// names are what security.allow is compared with.
-func names(c *x509.Certificate) []string {
-	list := slices.Clone(c.DNSNames)
-	if cn := c.Subject.CommonName; cn != "" && !slices.Contains(list, cn) {
-		list = append(list, cn)
-	}
-	return list
 }
 
 // title names a certificate in messages.

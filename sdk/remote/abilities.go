@@ -97,7 +97,7 @@ func (t *Transport) Accept(ctx context.Context, target sdk.Target, offer []byte,
 func (t *Transport) accept(ctx context.Context, target sdk.Target, offer []byte, e *endpoint) ([]byte, error) {
 	ctx, cancel := t.callContext(ctx, callTimeout)
 	defer cancel()
-	req := &pb.AcceptRequest{Target: targetToPB(target), Endpoint: e.id, Offer: offer}
+	req := &pb.AcceptRequest{Target: targetToPB(target), Endpoint: e.id, Offer: offer, Window: e.window.first()}
 	resp, err := t.rpc.Accept(ctx, req, t.options...)
 	if err := t.callResult(ctx, "accept", err, resp.GetError()); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	ctx, cancel := t.callContext(ctx, callTimeout)
 	defer cancel()
 	b := bootstrap{t: t, exchange: exchange}
-	err = b.run(ctx, target, e.id)
+	err = b.run(ctx, target, e)
 	if err == nil {
 		err = e.settle("connect")
 	}
@@ -143,13 +143,13 @@ type bootstrap struct {
 	failed   error // of the exchange
 }
 
-func (b *bootstrap) run(ctx context.Context, target sdk.Target, id uint64) error {
+func (b *bootstrap) run(ctx context.Context, target sdk.Target, e *endpoint) error {
 	stream, err := b.t.rpc.Connect(ctx, b.t.options...)
 	if err != nil {
 		return b.t.callError(ctx, "connect", err)
 	}
 	start := &pb.ConnectRequest{Step: &pb.ConnectRequest_Start_{
-		Start: &pb.ConnectRequest_Start{Target: targetToPB(target), Endpoint: id},
+		Start: &pb.ConnectRequest_Start{Target: targetToPB(target), Endpoint: e.id, Window: e.window.first()},
 	}}
 	// io.EOF says that the call has ended; Recv knows why.
 	if err := stream.Send(start); err != nil && err != io.EOF {

@@ -19,9 +19,6 @@ func descriptionFromPB(r *pb.DescribeResponse) (sdk.Description, error) {
 		ConfigSchema: json.RawMessage(r.GetConfigSchema()),
 		SharedDevice: r.GetSharedDevice(),
 	}
-	if d.Contract != sdk.ContractVersion {
-		return sdk.Description{}, fmt.Errorf("contract version %d, this host has %d: install the plugin built for this version", d.Contract, sdk.ContractVersion)
-	}
 	if err := checkName(d.Name); err != nil {
 		return sdk.Description{}, err
 	}
@@ -151,7 +148,7 @@ func setupFromPB(r *pb.ConfigureResponse) (sdk.Setup, error) {
 
 func targetToPB(t sdk.Target) *pb.Target {
 	return &pb.Target{
-		Local: t.Local[:], Peer: t.Peer[:], PeerName: bounds.Text(t.PeerName), Path: t.Path,
+		Local: t.Local[:], Peer: t.Peer[:], PeerName: bounds.Text(t.PeerName), PeerIdentity: t.PeerIdentity, Path: t.Path,
 		Remote: t.Remote, Generation: t.Generation,
 	}
 }

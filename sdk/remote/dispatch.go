@@ -43,9 +43,18 @@ func (d *dispatcher) record(r *link.Record) error {
 		if n, limit := len(r.Payload), d.t.limits.MaxFrame; n > limit {
 			return violation("frame of %d bytes, the limit is %d", n, limit)
 		}
-		if e := d.lookup(r.Endpoint); e != nil {
+		e := d.lookup(r.Endpoint)
+		switch {
+		case e == nil:
+		case e.window != nil && !e.window.takes(len(r.Payload)):
+			d.excess(e)
+		default:
 			e.frames = append(e.frames, r.Payload)
 			d.queue(e)
+		}
+	case link.Dropped:
+		if e := d.lookup(r.Endpoint); e != nil && e.window != nil {
+			e.window.h.Dropped(int(min(r.ID, math.MaxInt32)))
 		}
 	case link.Ended:
 		if len(r.Payload) > bounds.TextBytes {
@@ -65,6 +74,20 @@ func (d *dispatcher) record(r *link.Record) error {
 		return violation("record of type %d, which only the host sends", r.Type)
 	}
 	return nil
+}
+
+// excess ends an endpoint of which frames come although its window is closed.
+// They are dropped and counted, here and, from now on, as those of an endpoint
+// that is gone.
+func (d *dispatcher) excess(e *endpoint) {
+	d.t.dropped.Add(1)
+	e.window.h.Dropped(1)
+	d.t.log.Error("the plugin goes on handing over what an endpoint has no room for: the endpoint is ended", "plugin", d.t.label, "endpoint", e.id)
+	e.last = sdk.Errorf(sdk.Backpressure, "plugin %s: it handed over %d bytes and more while there was no room", d.t.label, sdk.HoldBytes)
+	d.queue(e)
+	d.t.forget(e.id)
+	d.recent = nil
+	e.sendClose()
 }
 
 // complete keeps those outcomes that a frame is waiting for.
@@ -145,7 +168,11 @@ func (e *endpoint) deliver() {
 		if len(e.results) > 0 {
 			e.h.Completed(e.results)
 		}
-		if len(e.frames) > 0 {
+		switch {
+		case len(e.frames) == 0:
+		case e.window != nil:
+			e.window.deliver(e.frames)
+		default:
 			e.h.Received(e.frames)
 		}
 		e.leave()

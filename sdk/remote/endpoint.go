@@ -19,6 +19,7 @@ type endpoint struct {
 	carrier link.Carrier
 	id      uint64
 	h       sdk.Handler
+	window  *window // nil if the handler never holds
 
 	mu struct {
 		sync.Mutex
@@ -57,6 +58,9 @@ func (t *Transport) newEndpoint(l *hostLink, h sdk.Handler) (*endpoint, error) {
 	}
 	t.mu.last++
 	e := &endpoint{t: t, carrier: l.carrier, id: t.mu.last, h: h}
+	if o, ok := h.(sdk.Offerer); ok && o.MayHold() {
+		e.window = newWindow(e, o)
+	}
 	t.mu.endpoints[e.id] = e
 	return e, nil
 }

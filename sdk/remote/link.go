@@ -48,6 +48,9 @@ func (t *Transport) openLink(ctx context.Context, socket *net.UnixConn) error {
 	if err := t.callResult(ctx, "open link", err, resp.GetError()); err != nil {
 		return err
 	}
+	if t.windows = resp.GetWindows(); !t.windows {
+		t.log.Warn("the plugin knows no windows: if a peer at protocol 0 or 1 finds the queue full, its endpoints end", "plugin", t.label)
+	}
 	if socket == nil {
 		t.log.Info("the link runs over gRPC: no socket was made for it", "plugin", t.label)
 	}

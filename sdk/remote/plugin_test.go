@@ -87,7 +87,6 @@ func TestOpenRefuses(t *testing.T) {
 		edit func(*pb.DescribeResponse)
 		want string
 	}{
-		{"contract", func(d *pb.DescribeResponse) { d.Contract = 99 }, "contract version 99, this host has 1: install"},
 		{"no name", func(d *pb.DescribeResponse) { d.Name = "" }, "name of 0 bytes"},
 		{"name", func(d *pb.DescribeResponse) { d.Name = "A/b" }, `name "A/b"`},
 		{"version", func(d *pb.DescribeResponse) { d.Version = strings.Repeat("v", 5000) }, "version of 5000 bytes"},
@@ -115,6 +114,15 @@ func TestOpenRefuses(t *testing.T) {
 			}
 		})
 	}
+	t.Run("contract", func(t *testing.T) {
+		p := &raw{describe: honest()}
+		p.describe.Contract = 99
+		tr, host := startRaw(t, p)
+		err := tr.Open(testContext(t), host, nil)
+		if sdk.CodeOf(err) != sdk.InvalidArgument || !strings.Contains(err.Error(), "contract version 99, this host has 1: install") {
+			t.Errorf("%v: %v", sdk.CodeOf(err), err)
+		}
+	})
 	t.Run("carrier", func(t *testing.T) {
 		tr, host := startRaw(t, &raw{openLink: &pb.OpenLinkResponse{Carrier: "ring"}})
 		if err := tr.Open(testContext(t), host, nil); !errors.Is(err, sdk.Refused) || !strings.Contains(err.Error(), `"ring"`) {

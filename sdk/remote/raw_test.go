@@ -46,6 +46,7 @@ type raw struct {
 	read   chan struct{}
 	mu     sync.Mutex
 	closes []uint64
+	ends   []uint64   // of windows
 	keys   []*pb.Keys // of each Configure and SetKeys
 }
 
@@ -151,6 +152,10 @@ func (p *raw) readLink() {
 				if !p.silent {
 					p.say(link.Record{Type: link.Pong, ID: r.ID})
 				}
+			case link.Window:
+				p.mu.Lock()
+				p.ends = append(p.ends, r.ID)
+				p.mu.Unlock()
 			case link.CloseEndpoint:
 				p.mu.Lock()
 				p.closes = append(p.closes, r.Endpoint)

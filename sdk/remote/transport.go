@@ -41,6 +41,7 @@ type Transport struct {
 	desc    sdk.Description
 	limits  sdk.Limits
 	options []grpc.CallOption
+	windows bool // the plugin keeps to windows
 
 	dropped atomic.Uint64
 	pings   pings
@@ -115,6 +116,11 @@ func (t *Transport) open(ctx context.Context, socket *net.UnixConn) error {
 	resp, err := t.rpc.Describe(ctx, &pb.DescribeRequest{}, t.options...)
 	if err != nil {
 		return t.callError(ctx, "describe", err)
+	}
+	if v := resp.GetContract(); v != sdk.ContractVersion {
+		// Not a broken promise: it is another contract that the plugin keeps.
+		return sdk.Errorf(sdk.InvalidArgument, "plugin %s: contract version %d, this host has %d: install the plugin built for this version",
+			t.label, v, sdk.ContractVersion)
 	}
 	if t.desc, err = descriptionFromPB(resp); err != nil {
 		return t.invalid("describe", err)

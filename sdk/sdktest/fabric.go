@@ -1,7 +1,9 @@
 package sdktest
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -154,7 +156,7 @@ func (f *Fabric) End(a, b, path string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
-	for c := range f.conns {
+	for _, c := range f.connsLocked() {
 		if !c.joins(a, b, path) {
 			continue
 		}
@@ -178,7 +180,7 @@ func (f *Fabric) Kill(node string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
-	for _, m := range f.members {
+	for _, m := range f.membersLocked() {
 		if node == "" || m.node == node {
 			m.dieLocked()
 			n++
@@ -192,7 +194,7 @@ func (f *Fabric) Endpoints(node string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0
-	for _, m := range f.members {
+	for _, m := range f.membersLocked() {
 		if node == "" || m.node == node {
 			n += len(m.ends)
 		}
@@ -212,7 +214,7 @@ func (f *Fabric) Counters() FabricCounters {
 func (f *Fabric) changedLocked() {
 	close(f.changed)
 	f.changed = make(chan struct{})
-	for c := range f.conns {
+	for _, c := range f.connsLocked() {
 		for side := range c.lanes {
 			c.advanceLocked(side)
 			if e := c.ends[side]; e != nil {
@@ -220,11 +222,26 @@ func (f *Fabric) changedLocked() {
 			}
 		}
 	}
-	for _, m := range f.members {
-		for e := range m.ends {
+	for _, m := range f.membersLocked() {
+		for _, e := range m.endsLocked() {
 			e.signal()
 		}
 	}
+}
+
+// connsLocked, like those below, are in an order that does not depend on chance.
+func (f *Fabric) connsLocked() []*conn {
+	return slices.SortedFunc(maps.Keys(f.conns), func(a, b *conn) int { return cmp.Compare(a.token, b.token) })
+}
+
+func (f *Fabric) membersLocked() []*member {
+	return slices.SortedFunc(maps.Values(f.members), func(a, b *member) int { return cmp.Compare(a.addr, b.addr) })
+}
+
+func (m *member) endsLocked() []*end {
+	return slices.SortedFunc(maps.Keys(m.ends), func(a, b *end) int {
+		return cmp.Or(cmp.Compare(a.c.token, b.c.token), cmp.Compare(a.side, b.side))
+	})
 }
 
 func (f *Fabric) cutLocked(from, to, path string) bool {

@@ -97,7 +97,7 @@ func (m *member) Close(ctx context.Context) error {
 	m.f.mu.Lock()
 	m.stopLocked(sdk.Errorf(sdk.Closed, "the transport was closed"))
 	var waits []chan struct{}
-	for e := range m.ends {
+	for _, e := range m.endsLocked() {
 		waits = append(waits, e.done)
 	}
 	m.f.mu.Unlock()
@@ -115,7 +115,7 @@ func (m *member) Close(ctx context.Context) error {
 func (m *member) dieLocked() {
 	m.dead = true
 	close(m.killed)
-	for e := range m.ends {
+	for _, e := range m.endsLocked() {
 		// Receipts and frames that have not left are lost with the process.
 		l := &e.c.lanes[e.side]
 		l.receipts, l.frames = nil, nil
@@ -131,7 +131,7 @@ func (m *member) stopLocked(err error) {
 	m.closed = true
 	m.end(err)
 	delete(m.f.members, m.addr)
-	for e := range m.ends {
+	for _, e := range m.endsLocked() {
 		e.endLocked(err, true)
 		e.signal()
 	}

@@ -31,6 +31,8 @@ type rig struct {
 	limits sdk.Limits
 	a, b   *peer
 
+	holds bool // handlers made from now on may hold
+
 	mu         sync.Mutex
 	peers      []*peer
 	witnesses  []*witness

@@ -42,6 +42,9 @@ type Harness struct {
 
 	// bubble runs each case in fake time.
 	bubble bool
+	// inbox says that the transport calls done what it has and has not handed
+	// over, as the in-memory one does.
+	inbox bool
 }
 
 // Run runs every case of the conformance suite as a subtest. Each one gets two
@@ -188,6 +191,10 @@ var cases = []testCase{
 	{name: "handler-one-call-at-a-time", needs: sdk.FeatureNotify, run: handlerSerial},
 	{name: "handler-may-call-back", needs: sdk.FeatureNotify, run: handlerCallsBack},
 	{name: "handler-slow-loses-nothing", needs: sdk.FeatureNotify, run: handlerSlow},
+
+	{name: "hold-delays-no-other", needs: sdk.FeatureNotify, run: holdDelaysNoOther},
+	{name: "hold-loses-nothing", needs: sdk.FeatureNotify, run: holdLosesNothing},
+	{name: "hold-and-end", needs: sdk.FeatureNotify, run: holdAndEnd},
 
 	{name: "end-once-and-last", needs: sdk.FeatureNotify, run: endOnceAndLast},
 	{name: "end-close-is-idempotent", needs: sdk.FeatureNotify, run: endCloseIdempotent},

@@ -25,7 +25,7 @@ func fabricHarness(bubble bool) Harness {
 			}
 		}(),
 		Arrive: 50 * time.Millisecond,
-		bubble: bubble,
+		bubble: bubble, inbox: true,
 	}
 }
 

@@ -30,6 +30,11 @@ type witness struct {
 	onReceived  func(frames [][]byte)
 	onCompleted func(cs []sdk.Completion)
 
+	// mayHold: it is an engine's handler towards a peer at protocol 0 or 1.
+	mayHold bool
+	kept    [][]byte // offered while the gate was closed
+	resume  func()
+
 	nextID   uint64
 	sent     [][]byte                  // by id-1: what was taken
 	open     map[uint64]int            // without an outcome: size
@@ -50,7 +55,7 @@ func (r *rig) witness(at, to *peer) *witness {
 	defer r.mu.Unlock()
 	w := &witness{
 		r: r, name: fmt.Sprintf("endpoint %d %s-%s", len(r.witnesses), at.name, to.name),
-		changed: make(chan struct{}), nextID: 1,
+		changed: make(chan struct{}), nextID: 1, mayHold: r.holds,
 		open: map[uint64]int{}, outcomes: map[uint64]sdk.Completion{},
 	}
 	r.witnesses = append(r.witnesses, w)
@@ -173,6 +178,49 @@ func (w *witness) Received(frames [][]byte) {
 		frames[i] = nil
 	}
 	w.changeLocked()
+}
+
+// MayHold implements [sdk.Offerer].
+func (w *witness) MayHold() bool { return w.mayHold }
+
+// Dropped implements [sdk.Offerer].
+func (w *witness) Dropped(frames int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faultLocked("%d frames were dropped", frames)
+}
+
+// Offer implements [sdk.Offerer]: the endpoint is held while there is a gate.
+func (w *witness) Offer(frames [][]byte, resume func()) bool {
+	w.mu.Lock()
+	gate, kept := w.gate, len(w.kept)
+	if gate == nil && kept == 0 {
+		w.mu.Unlock()
+		w.Received(frames)
+		return false
+	}
+	defer w.mu.Unlock()
+	for _, f := range frames {
+		w.kept = append(w.kept, bytes.Clone(f))
+	}
+	w.resume = resume
+	w.inside++
+	w.changeLocked()
+	if kept == 0 {
+		go w.release(gate)
+	}
+	return true
+}
+
+func (w *witness) release(gate chan struct{}) {
+	<-gate
+	w.mu.Lock()
+	w.received = append(w.received, w.kept...)
+	w.kept, w.gate = nil, nil
+	resume := w.resume
+	w.changeLocked()
+	w.mu.Unlock()
+	resume()
 }
 
 // Ended implements [sdk.Handler].

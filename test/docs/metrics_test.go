@@ -44,6 +44,15 @@ func TestMetricsAreDocumented(t *testing.T) {
 	fresh := re.ReplaceAllLiteralString(doc, "<!-- generated: metrics -->\n"+b.String()+"<!-- end -->")
 	settle(t, name, doc, fresh)
 
+	// An operator finds what to do, once, for each.
+	_, advice, _ := strings.Cut(fresh, "### When a metric moves")
+	advice, _, _ = strings.Cut(advice, "\n### ")
+	for _, m := range infos {
+		if n := strings.Count(advice, "`"+m.Name+"`"); n != 1 {
+			t.Errorf("%s says %d times what to do when %s moves", name, n, m.Name)
+		}
+	}
+
 	// What the page's text says of metrics exists.
 	known := map[string]bool{}
 	for _, m := range infos {
@@ -53,5 +62,23 @@ func TestMetricsAreDocumented(t *testing.T) {
 		if !known[m] && m != "hawser_transport" && m != "hawser_plugin" {
 			t.Errorf("%s names %s, which is no metric", name, m)
 		}
+	}
+}
+
+// TestEventsAreDocumented compares the table in operations.md with the kinds
+// of events.
+func TestEventsAreDocumented(t *testing.T) {
+	const name = "docs/operations.md"
+	_, section, _ := strings.Cut(read(t, filepath.Join(root, name)), "\n## Events\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := regexp.MustCompile("(?m)^\\| ([a-z ]+) \\| `[A-Z]").FindAllStringSubmatch(section, -1)
+	for kind := engine.PeerUp; kind.String() != "unknown"; kind++ {
+		i := int(kind - engine.PeerUp)
+		if i >= len(rows) || rows[i][1] != kind.String() {
+			t.Fatalf("%s: row %d of the events is not %q: %q", name, i+1, kind, rows)
+		}
+	}
+	if last := engine.PathResumed; len(rows) != int(last) {
+		t.Errorf("%s has %d events, the engine %d", name, len(rows), last)
 	}
 }

@@ -1,26 +1,35 @@
 // Command mutants removes one guard of the engine at a time and wants a named
-// test to turn red: a guard that no test misses is not known to work. It runs
-// on a copy of the tree, prints a table, and fails if a mutant survives or its
-// text is no longer in the code.
-//
-//	go run ./test/mutants            # all
-//	go run ./test/mutants room hello # those with one of these in their name
+// test to turn red: a guard that no test misses is not known to work. It
+// changes no file: one build per package holds all of its mutants, woven in
+// beside the originals, and a run of the tests turns one of them on. It prints its progress and then what to repair, and fails if a mutant
+// survives or its text is no longer in the code. `go test ./test/mutants`
+// tells within seconds whether all of them can be tried at all.
 package main
 
 import (
-	"bytes"
-	"context"
 	"errors"
+	"flag"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
+
+const usage = `usage: go run ./test/mutants [flags] [part of a name or a file]...
+
+  go run ./test/mutants                     # all
+  go run ./test/mutants room hello          # those with one of these in their name or file
+  go run ./test/mutants "inbox: duplicates" # one
+  go run ./test/mutants engine/silence.go   # those of a file
+  go run ./test/mutants -list pluginhost    # names, files and tests; runs nothing
+
+Run it from the root. Flags:
+`
 
 // mutant is one guard and the test that must miss it.
 type mutant struct {
@@ -28,149 +37,130 @@ type mutant struct {
 	file     string // from the root
 	old, new string // old is in the file exactly once
 	pkg      string // where the test is, from the root
-	test     string // a regular expression
+	test     string // names of tests, with | between them
 	race     bool
 }
 
-const (
-	testTimeout = 60 * time.Second
-	// buildTimeout is what building and running the test may take.
-	buildTimeout = 5 * time.Minute
-)
+// mutants are all of them.
+var mutants = slices.Concat(frames, outboxes, inboxes, healths, engines, silences, plugins, securities)
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	flag.Usage = func() {
+		fmt.Fprint(flag.CommandLine.Output(), usage)
+		flag.PrintDefaults()
+	}
+	list := flag.Bool("list", false, "list, run nothing")
+	verbose := flag.Bool("v", false, "print what the tests of a mutant say that is not found")
+	jobs := flag.Int("j", max(1, min(runtime.NumCPU(), 4)), "how many to try at a time")
+	flag.Parse()
+	chosen := choose(flag.Args())
+	if *list {
+		for _, m := range chosen {
+			fmt.Printf("%-46s %-36s %s\n", m.name, m.file, m.test)
+		}
+		return
+	}
+	if err := run(chosen, max(1, *jobs), *verbose); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
 }
 
-func run(names []string) error {
-	var list []mutant
+// choose returns the mutants with one of the parts in their name or file.
+func choose(parts []string) []mutant {
+	if len(parts) == 0 {
+		return mutants
+	}
+	var chosen []mutant
 	for _, m := range mutants {
-		if len(names) == 0 || matches(m.name, names) {
-			list = append(list, m)
+		if slices.ContainsFunc(parts, func(p string) bool {
+			return strings.Contains(m.name, p) || strings.Contains(m.file, p)
+		}) {
+			chosen = append(chosen, m)
 		}
 	}
-	workers := max(1, min(runtime.NumCPU(), 4))
-	work := make(chan int)
-	results := make([]string, len(list))
-	dirs := make([]string, workers)
+	return chosen
+}
+
+// run tries the mutants and prints a line for each.
+func run(list []mutant, jobs int, verbose bool) error {
+	if len(list) == 0 {
+		return errors.New("none has such a name or file; see -list")
+	}
+	dir, err := os.MkdirTemp("", "hawser-mutants-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
+	begun := time.Now()
+	r := report{total: len(list), verbose: verbose}
+	type job struct {
+		g *group
+		m numbered
+	}
+	work := make(chan job)
 	var wg sync.WaitGroup
-	for i := range workers {
-		dir, err := copyTree()
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir) //nolint:errcheck // of a temporary copy
-		dirs[i] = dir
-	}
-	var mu sync.Mutex
-	for _, dir := range dirs {
+	for range jobs {
 		wg.Go(func() {
-			for i := range work {
+			for j := range work {
 				begun := time.Now()
-				results[i] = try(dir, list[i])
-				mu.Lock()
-				fmt.Printf("%-42s %-34s %-9s %4.0fs\n", list[i].name, list[i].test, results[i], time.Since(begun).Seconds())
-				mu.Unlock()
+				result, said := j.g.try(j.m)
+				r.add(j.m.mutant, result, time.Since(begun), said)
 			}
 		})
 	}
-	for i := range list {
-		work <- i
+	// While one package's mutants are tried the next one is built.
+	for i, g := range groups(list) {
+		at := filepath.Join(dir, strconv.Itoa(i))
+		if err = os.Mkdir(at, 0o700); err != nil {
+			break
+		}
+		began := time.Now()
+		var out map[int]result
+		if out, err = g.build(at); err != nil {
+			break
+		}
+		fmt.Printf("%s is built, and its tests pass without a mutant (%.0fs)\n", g.pkg, time.Since(began).Seconds())
+		for n, result := range out {
+			r.add(list[n-1], result, 0, "")
+		}
+		for _, m := range g.ms {
+			work <- job{g, m}
+		}
 	}
 	close(work)
 	wg.Wait()
-	bad := 0
-	for _, r := range results {
-		if r != red {
-			bad++
-		}
+	if err != nil {
+		return err
 	}
-	fmt.Printf("%d mutants, %d found\n", len(list), len(list)-bad)
-	if bad > 0 || len(list) == 0 {
-		return fmt.Errorf("%d of %d guards are not shown to work", bad, len(list))
+	fmt.Printf("\n%d mutants, %d found, %.0fs\n", len(list), len(list)-len(r.bad), time.Since(begun).Seconds())
+	if len(r.bad) > 0 {
+		return fmt.Errorf("%d of %d guards are not shown to work:\n%s", len(r.bad), len(list), strings.Join(r.bad, "\n"))
 	}
 	return nil
 }
 
-func matches(name string, parts []string) bool {
-	for _, p := range parts {
-		if strings.Contains(name, p) {
-			return true
-		}
-	}
-	return false
+// report prints results as they come.
+type report struct {
+	total   int
+	verbose bool
+
+	mu   sync.Mutex
+	done int
+	bad  []string
 }
 
-// What becomes of a mutant.
-const (
-	red      = "found"
-	survived = "SURVIVED"
-	stale    = "STALE"   // its text is not in the file, or not once
-	broken   = "INVALID" // it does not compile
-	empty    = "NO TEST" // nothing has that name
-)
-
-// try applies a mutant in a copy, runs its test, and takes it back.
-func try(dir string, m mutant) string {
-	file := filepath.Join(dir, m.file)
-	src, err := os.ReadFile(file)
-	if err != nil || strings.Count(string(src), m.old) != 1 {
-		return stale
+func (r *report) add(m mutant, result result, took time.Duration, said string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.done++
+	line := fmt.Sprintf("%-50s %-40s %-10s %5.1fs", m.name, m.test, result, took.Seconds())
+	fmt.Printf("[%*d/%d] %s\n", len(strconv.Itoa(r.total)), r.done, r.total, line)
+	if result.good() {
+		return
 	}
-	if err := os.WriteFile(file, []byte(strings.Replace(string(src), m.old, m.new, 1)), 0o644); err != nil {
-		return err.Error()
+	r.bad = append(r.bad, line)
+	if r.verbose {
+		fmt.Println(said)
 	}
-	defer os.WriteFile(file, src, 0o644) //nolint:errcheck // the next one on this file is stale then
-	ctx, cancel := context.WithTimeout(context.Background(), buildTimeout)
-	defer cancel()
-	args := []string{"test", "-count=1", "-v", "-timeout", testTimeout.String(), "-run", "^(" + m.test + ")$"}
-	if m.race {
-		args = append(args, "-race")
-	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./"+m.pkg)...)
-	cmd.Dir = dir
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	switch {
-	case bytes.Contains(out, []byte("[build failed]")) || bytes.Contains(out, []byte("[setup failed]")):
-		return broken
-	case !bytes.Contains(out, []byte("=== RUN")):
-		return empty
-	case err == nil:
-		return survived
-	case errors.As(err, &exit):
-		return red
-	}
-	return err.Error()
-}
-
-// copyTree copies what the tests need.
-func copyTree() (string, error) {
-	dir, err := os.MkdirTemp("", "hawser-mutants-")
-	if err != nil {
-		return "", err
-	}
-	for _, part := range []string{"go.mod", "go.sum", "engine", "sdk", "plugins"} {
-		err := filepath.WalkDir(part, func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			to := filepath.Join(dir, path)
-			if d.IsDir() {
-				return os.MkdirAll(to, 0o755)
-			}
-			b, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(to, b, 0o644)
-		})
-		if err != nil {
-			return dir, fmt.Errorf("copy the tree (run it from the root): %w", err)
-		}
-	}
-	return dir, nil
 }

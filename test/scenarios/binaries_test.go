@@ -65,7 +65,7 @@ func TestScenario57BadBinaries(t *testing.T) {
 			want: []string{"hawser-text", "not a program for this machine", "exec format error"}},
 		{name: "no plugin", plugin: file("hawser-x", string(truth), 0o700), code: engine.PluginExited,
 			want: []string{"hawser-x", "status 0", "is it a Hawser plugin?"}},
-		{name: "wrong contract version", plugin: exe, role: "contract", code: engine.Refused,
+		{name: "wrong contract version", plugin: exe, role: "contract", code: engine.InvalidArgument,
 			want: []string{exe, "contract version 99, this host has 1", "install"}},
 		{name: "not there", plugin: filepath.Join(dir, "nothing"), code: engine.InvalidArgument,
 			want: []string{"nothing", "no plugin binary at"}},

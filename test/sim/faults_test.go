@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -40,8 +41,8 @@ var faults = []kind{
 		name, path := w.way(r)
 		by := time.Duration(r.Int64N(int64(800 * time.Millisecond)))
 		w.add("", "fault: %s>%s takes %v over %s/%s for %v", a.address, b.address, by, name, path, d)
-		w.fabrics[name].Delay(a.address, b.address, path, by)
-		w.later(d, func() { w.fabrics[name].Delay(a.address, b.address, path, 0) })
+		w.fabrics[name].Delay(a.address, b.address, path, by|1)
+		w.later(d, w.latencies)
 		return true
 	}},
 	{"endpoint death", func(w *world, r *rand.Rand, _ time.Duration) bool {
@@ -92,26 +93,34 @@ var faults = []kind{
 		}
 		return len(ts) > 0
 	}},
-	{"freeze", func(w *world, r *rand.Rand, d time.Duration) bool {
+	{"freeze", func(w *world, r *rand.Rand, _ time.Duration) bool { return w.freeze(r, true) }},
+	{"host freeze", func(w *world, r *rand.Rand, _ time.Duration) bool { return w.freeze(r, false) }},
+	{"plugins freeze", func(w *world, r *rand.Rand, d time.Duration) bool {
 		n := w.nodes[r.IntN(len(w.nodes))]
-		w.add("", "fault: %s freezes for %v", n.address, d)
-		w.net.Freeze(n.address, true)
+		w.add("", "fault: %s's plugins freeze for %v", n.address, d)
 		for _, f := range w.fabrics {
 			f.Freeze(n.address)
 		}
 		w.later(d, func() {
-			w.net.Freeze(n.address, false)
 			for _, f := range w.fabrics {
 				f.Thaw(n.address)
 			}
 		})
 		return true
 	}},
-	{"host freeze", func(w *world, r *rand.Rand, d time.Duration) bool {
-		n := w.nodes[r.IntN(len(w.nodes))]
-		w.add("", "fault: %s's control plane freezes for %v", n.address, d)
-		w.net.Freeze(n.address, true)
-		w.later(d, func() { w.net.Freeze(n.address, false) })
+	{"mute control", func(w *world, r *rand.Rand, d time.Duration) bool {
+		n, back := w.nodes[r.IntN(len(w.nodes))], w.nodes
+		w.add("", "fault: %s's control plane is mute for %v", n.address, d)
+		for _, m := range back {
+			w.net.Silence(n.address, m.address, true)
+			w.net.Silence(m.address, n.address, true)
+		}
+		w.later(d, func() {
+			for _, m := range back {
+				w.net.Silence(n.address, m.address, false)
+				w.net.Silence(m.address, n.address, false)
+			}
+		})
 		return true
 	}},
 	{"silence", func(w *world, r *rand.Rand, d time.Duration) bool {
@@ -132,25 +141,25 @@ var faults = []kind{
 		a, b := w.pair(r)
 		by := time.Duration(r.Int64N(int64(3 * time.Second)))
 		w.add("", "fault: control %s>%s takes %v for %v", a.address, b.address, by, d)
-		w.net.Delay(a.address, b.address, by)
-		w.later(d, func() { w.net.Delay(a.address, b.address, 0) })
+		w.net.Delay(a.address, b.address, by|1)
+		w.later(d, w.latencies)
 		return true
 	}},
 	{"restart", func(w *world, r *rand.Rand, d time.Duration) bool {
 		drain := time.Duration(r.Float64() * r.Float64() * 3 * float64(time.Second))
-		return w.relive(r, d/4, func(l *life) { l.close(drain) })
+		return w.relive(r, d/4, false, func(l *life) { l.close(drain) })
 	}},
 	{"crash", func(w *world, r *rand.Rand, d time.Duration) bool {
 		if r.IntN(2) == 0 {
 			d = 0
 		}
-		return w.relive(r, d/4, (*life).crash)
+		return w.relive(r, d/4, true, (*life).crash)
 	}},
 	{"stay away", func(w *world, r *rand.Rand, d time.Duration) bool {
 		if r.IntN(2) == 0 {
-			return w.relive(r, 2*d, (*life).crash)
+			return w.relive(r, 2*d, true, (*life).crash)
 		}
-		return w.relive(r, 2*d, func(l *life) { l.close(0) })
+		return w.relive(r, 2*d, false, func(l *life) { l.close(0) })
 	}},
 	{"absent reader", func(w *world, r *rand.Rand, d time.Duration) bool {
 		n := w.nodes[r.IntN(len(w.nodes))]
@@ -215,7 +224,7 @@ var faults = []kind{
 		done := false
 		for range 1 + r.IntN(20) {
 			w.mu.Lock()
-			p := w.pickLocked(func(*tap) bool { return true })
+			p := w.pickLocked(r.Uint64(), func(*tap) bool { return true })
 			w.mu.Unlock()
 			if p == nil {
 				break
@@ -223,7 +232,7 @@ var faults = []kind{
 			what, f := p.forge(r)
 			w.add("", "fault: %s gets a %s over %s", p.t.l, what, p.t.name)
 			w.count(what)
-			p.inject(f)
+			time.AfterFunc(instant, func() { p.inject(f) }) // its process may be stopped
 			done = true
 		}
 		return done
@@ -289,18 +298,19 @@ func (w *world) alive(r *rand.Rand) *life {
 	n := w.nodes[r.IntN(len(w.nodes))]
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n.busy {
+	if n.busy || n.cur == nil || n.cur.stoppedLocked() {
 		return nil
 	}
 	return n.cur
 }
 
-// relive ends a node's life in some way and begins the next after a while.
-func (w *world) relive(r *rand.Rand, away time.Duration, end func(*life)) bool {
+// relive ends a node's life in some way and begins the next after a while. Only
+// a kill ends one that is stopped.
+func (w *world) relive(r *rand.Rand, away time.Duration, kill bool, end func(*life)) bool {
 	n := w.nodes[r.IntN(len(w.nodes))]
 	w.mu.Lock()
 	l := n.cur
-	if n.busy || l == nil {
+	if n.busy || l == nil || l.stoppedLocked() && !kill {
 		w.mu.Unlock()
 		return false
 	}
@@ -322,7 +332,7 @@ func (w *world) harm(r *rand.Rand) {
 		sum += v
 	}
 	for sum > 0 {
-		time.Sleep(time.Duration(r.ExpFloat64() * float64(w.p.pause)))
+		time.Sleep(time.Duration(r.ExpFloat64()*float64(w.p.pause)) | 1)
 		if time.Since(w.start) >= w.p.last {
 			break
 		}
@@ -331,8 +341,11 @@ func (w *world) harm(r *rand.Rand) {
 		for ; x >= w.p.weights[i]; i++ {
 			x -= w.p.weights[i]
 		}
-		d := time.Duration((0.02 + r.Float64()*r.Float64()) * 8 * float64(time.Second))
-		if faults[i].do(w, r, d) {
+		d := time.Duration((0.02+r.Float64()*r.Float64())*8*float64(time.Second)) | 1
+		// Each has chance of its own, so that what it finds to harm does not
+		// change what comes later.
+		w.drawn = append(w.drawn, fmt.Sprintf("%v %s %v", time.Since(w.start), faults[i].name, d))
+		if faults[i].do(w, w.rng(hash("fault", fmt.Sprint(len(w.drawn)))), d) {
 			w.count(faults[i].name)
 		}
 	}
@@ -346,15 +359,16 @@ func (w *world) heal() {
 	w.with(func() { w.faulty = false })
 	for _, f := range w.fabrics {
 		f.HealBoth("", "", "")
-		f.Delay("", "", "", 0)
 		f.Thaw("")
 	}
+	for _, l := range w.lives() {
+		w.thaw(l)
+	}
+	w.latencies()
 	for _, n := range w.nodes {
-		w.net.Freeze(n.address, false)
 		w.net.Refuse(n.address, false)
 		for _, m := range w.nodes {
 			w.net.Silence(n.address, m.address, false)
-			w.net.Delay(n.address, m.address, 0)
 		}
 		w.with(func() { n.absent, n.slow, n.idle = false, 0, false })
 		for n.living() == nil {

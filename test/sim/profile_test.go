@@ -24,7 +24,10 @@ type profile struct {
 	pause                time.Duration // between two faults
 	base                 sdktest.Faults
 	straggle             float64
-	weights              []int // of faults
+	weights              []int         // of faults
+	maxAge               time.Duration // of a mark
+	calm                 bool          // nothing but freezes happens
+	deaths               bool          // and the death of endpoints
 }
 
 func newProfile(seed uint64) profile {
@@ -54,6 +57,23 @@ func newProfile(seed uint64) profile {
 	}
 	for range faults {
 		p.weights = append(p.weights, of(0, 1, 1, 4))
+	}
+	p.maxAge = time.Duration(of(4, 10, 600)) * time.Second
+	if p.calm = r.IntN(5) == 0; p.calm {
+		p.base, p.straggle = sdktest.Faults{}, 0
+		p.queue, p.queueBytes, p.outbox, p.inflight, p.burst = 1024, 1<<20, 1<<20, 1024, min(p.burst, 10)
+		p.pause = min(p.pause, 600*time.Millisecond)
+		p.deaths = r.IntN(2) == 0
+		for i, k := range faults {
+			switch {
+			case k.name == "freeze" || k.name == "host freeze":
+				p.weights[i] = 1
+			case k.name == "endpoint death" && p.deaths:
+				p.weights[i] = 6
+			default:
+				p.weights[i] = 0
+			}
+		}
 	}
 	return p
 }

@@ -39,6 +39,17 @@ func (t *trace) broken(key, format string, args ...any) {
 	t.bad = append(t.bad, fault{key, fmt.Sprintf(format, args...)})
 }
 
+// all is every line.
+func (t *trace) all() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]string, len(t.lines))
+	for i, l := range t.lines {
+		all[i] = fmt.Sprintf("%v %s %s", l.at, l.key, l.text)
+	}
+	return all
+}
+
 const (
 	maxBroken = 8
 	maxLines  = 400

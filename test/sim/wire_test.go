@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -74,17 +75,21 @@ type transport struct {
 	w    *world
 	l    *life
 	name string
+	rng  *rand.Rand // guarded by the world's lock
 }
 
 func (t *transport) Connect(ctx context.Context, target sdk.Target, x sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
 	p := &tap{t: t, h: h, target: target}
 	ep, err := t.FaultyTransport.Connect(ctx, target, x, p)
+	t.l.proc.Awake()
 	return p.made(ep, err)
 }
 
 func (t *transport) Accept(ctx context.Context, target sdk.Target, offer []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
+	t.l.proc.Awake()
 	p := &tap{t: t, h: h, target: target}
 	ep, answer, err := t.FaultyTransport.Accept(ctx, target, offer, p)
+	t.l.proc.Awake()
 	if ep, err = p.made(ep, err); err != nil {
 		return nil, nil, err
 	}
@@ -99,6 +104,8 @@ type tap struct {
 	h      sdk.Handler
 	target sdk.Target
 
+	key uint64 // of what it is
+
 	mu    sync.Mutex // held while the handler is called
 	ended bool
 	// What the peer showed of itself and of us.
@@ -110,6 +117,7 @@ func (p *tap) made(ep sdk.Endpoint, err error) (sdk.Endpoint, error) {
 		return nil, err
 	}
 	p.Endpoint = ep
+	p.key = hash(p.t.l.String(), p.t.name, fmt.Sprint(p.target.Peer, p.target.Path, p.target.Generation))
 	w := p.t.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -153,12 +161,14 @@ func (p *tap) Send(frames []sdk.Frame, more bool) (int, error) {
 }
 
 func (p *tap) Completed(cs []sdk.Completion) {
+	p.t.l.proc.Awake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.h.Completed(cs)
 }
 
 func (p *tap) Ended(err error) {
+	p.t.l.proc.Awake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
@@ -176,6 +186,7 @@ func (p *tap) Ended(err error) {
 }
 
 func (p *tap) Received(frames [][]byte) {
+	p.t.l.proc.Awake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.t.w
@@ -200,6 +211,7 @@ func (p *tap) Received(frames [][]byte) {
 
 // inject hands the engine a frame as if the peer had sent it.
 func (p *tap) inject(f []byte) {
+	p.t.l.proc.Awake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.ended {
@@ -212,18 +224,20 @@ func (p *tap) inject(f []byte) {
 func (w *world) straggle(p *tap, f []byte) (held bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.faulty || w.tapRNG.Float64() >= w.p.straggle {
+	r := p.t.rng
+	if !w.faulty || r.Float64() >= w.p.straggle {
 		return false
 	}
-	held = w.tapRNG.IntN(2) == 0
-	after := time.Duration(w.tapRNG.Float64() * w.tapRNG.Float64() * 2.5 * float64(2*w.p.longest))
+	held = r.IntN(2) == 0
+	after := time.Duration(r.Float64()*r.Float64()*2.5*float64(2*w.p.longest)) | 1
+	pick := r.Uint64()
 	to, from := p.t.l.n, p.target.Peer
 	data := bytes.Clone(f)
 	time.AfterFunc(after, func() {
 		w.mu.Lock()
-		q := w.pickLocked(func(q *tap) bool { return q.t.l.n == to && q.target.Peer == from })
+		q := w.pickLocked(pick, func(q *tap) bool { return q.t.l.n == to && q.target.Peer == from })
 		if q == nil { // of another life, or another peer: hostile, then
-			q = w.pickLocked(func(q *tap) bool { return q.t.l.n == to })
+			q = w.pickLocked(pick, func(q *tap) bool { return q.t.l.n == to })
 		}
 		if q != nil {
 			w.fired["straggler"]++
@@ -248,14 +262,15 @@ func (w *world) straggle(p *tap, f []byte) (held bool) {
 	return held
 }
 
-// pickLocked returns a random endpoint that match accepts, or nil.
-func (w *world) pickLocked(match func(*tap) bool) *tap {
+// pickLocked returns the endpoint that chance chooses of those that match
+// accepts, or nil. In which order they were made does not matter.
+func (w *world) pickLocked(chance uint64, match func(*tap) bool) *tap {
 	var found *tap
-	n := 0
+	var best uint64
 	for _, p := range w.taps {
 		if match(p) {
-			if n++; w.tapRNG.IntN(n) == 0 {
-				found = p
+			if x := p.key ^ chance; found == nil || x < best {
+				found, best = p, x
 			}
 		}
 	}
@@ -285,20 +300,23 @@ func (p *tap) forge(r *rand.Rand) (kind string, f []byte) {
 		notify.epoch = r.Uint64()
 		return "forged epoch", notify.frame(payload)
 	case 2:
+		kind = "forged floor"
 		switch r.IntN(4) {
 		case 0:
 			notify.aack = 0
 		case 1:
 			notify.seq = notify.aack + window + r.Uint64N(9)
+			kind = "forged number"
 		case 2:
 			notify.aack = notify.seq + 1 + r.Uint64N(9)
 		default:
 			notify.seq, notify.aack = math.MaxUint64, math.MaxUint64-r.Uint64N(9)
+			kind = "forged number"
 		}
 		if notify.session == 0 {
 			notify.session = 1
 		}
-		return "forged floor", notify.frame(payload)
+		return kind, notify.frame(payload)
 	case 3:
 		return "forged floor of a request", header{typeCredit, theirs.session, here, 0, math.MaxUint64 * r.Uint64N(2)}.frame(nil)
 	case 4:

@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -34,13 +36,14 @@ type world struct {
 	nodes   []*node
 
 	mu     sync.Mutex
-	tapRNG *rand.Rand
 	faulty bool // faults are on
 	taps   []*tap
 	fired  map[string]int
 
-	sends    []*sent
-	arrivals []*arrival
+	drawn     []string // faults, by harm
+	everyLife []*life
+	sends     []*sent
+	arrivals  []*arrival
 }
 
 // node is a place where one engine after another lives.
@@ -68,8 +71,12 @@ type life struct {
 	opened time.Time
 	read   chan struct{} // closed when Receive says Closed
 
+	proc enginetest.Process
+
 	// Guarded by the world's lock.
 	instances []*transport
+	frozen    spans // when its process did not run
+	events    []engine.Event
 	over      bool // it is being closed
 	pending   []*sent
 }
@@ -82,6 +89,7 @@ type sent struct {
 	from     *life
 	to       *node
 	size     int
+	at       time.Time
 	deadline time.Time
 	d        *engine.Delivery
 
@@ -100,7 +108,6 @@ type arrival struct {
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, seed: seed, p: newProfile(seed), net: enginetest.NewNetwork(), fired: map[string]int{}, fabrics: map[string]*sdktest.Fabric{}}
 	w.start = time.Now()
-	w.tapRNG = w.rng(1)
 	for i, name := range transportNames {
 		o := sdktest.FabricOptions{Name: name, ArriveTimeout: 2 * time.Second, StallTimeout: w.p.stall}
 		switch i {
@@ -126,6 +133,51 @@ func newWorld(t *testing.T, seed uint64) *world {
 // rng returns the generator for one purpose.
 func (w *world) rng(purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(w.seed, purpose)) }
 
+// instant is what lies between things that have no order: they happen at times
+// of their own, since within one time their order is not repeated.
+const instant = 1009 * time.Nanosecond
+
+// latencies gives every direction of every path a latency of its own, so that
+// what goes different ways comes at different times. In a calm world a call
+// takes long enough to be under way when its caller stops.
+func (w *world) latencies() {
+	k := time.Duration(0)
+	next := func() time.Duration { k++; return 20*time.Microsecond + k*instant }
+	for _, a := range w.nodes {
+		for _, b := range w.nodes {
+			for _, name := range transportNames {
+				for _, path := range []string{"p0", "p1"} {
+					w.fabrics[name].Delay(a.address, b.address, path, next())
+				}
+			}
+			d := next()
+			if w.p.calm {
+				d += 150 * time.Millisecond
+			}
+			w.net.Delay(a.address, b.address, d)
+		}
+	}
+}
+
+// source is chance as an engine has it.
+func (w *world) source(of string) func() uint64 {
+	var mu sync.Mutex
+	r := w.rng(hash("engine", of))
+	return func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.Uint64()
+	}
+}
+
+func hash(of ...string) uint64 {
+	h := fnv.New64a()
+	for _, s := range of {
+		_, _ = h.Write([]byte(s + "\x00"))
+	}
+	return h.Sum64()
+}
+
 // config is what a node's engine runs with.
 func (n *node) config(l *life) engine.Config {
 	w, p := n.w, n.w.p
@@ -141,7 +193,7 @@ func (n *node) config(l *life) engine.Config {
 		Outbox:     engine.OutboxConfig{Bytes: p.outbox, TotalBytes: 4 * p.outbox},
 		Receive:    engine.ReceiveConfig{Frames: p.queue, Bytes: p.queueBytes},
 		RPC:        engine.RPCConfig{RequestTimeoutMS: 2000, BootstrapTimeoutMS: 2000, ConnectTimeoutMS: 1000, ProbeTimeoutMS: 500},
-		PeerHealth: engine.PeerHealthConfig{CooldownMS: 1000, MaxCooldownMS: 2000},
+		PeerHealth: engine.PeerHealthConfig{CooldownMS: 1000, MaxCooldownMS: 2000, MaxAgeMS: int(p.maxAge / time.Millisecond)},
 		PathHealth: engine.PathHealthConfig{CooldownSecs: 1, MaxCooldownSecs: 2},
 		Plugins:    engine.PluginsConfig{CrashBudget: 1000, MaxRestartBackoffMS: 1000, DrainTimeoutMS: 3000, StopTimeoutMS: 500, AbandonAfterMS: 500},
 		Registry:   engine.RegistryConfig{Type: "static", Static: names},
@@ -156,7 +208,8 @@ func (w *world) newTransport(l *life, name string) sdk.Transport {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := &transport{w: w, l: l, name: name}
-	t.FaultyTransport = sdktest.Faulty(w.fabrics[name].New(l.n.address), w.tapRNG.Uint64())
+	t.rng = w.rng(hash(l.String(), name, fmt.Sprint(len(l.instances))))
+	t.FaultyTransport = sdktest.Faulty(w.fabrics[name].New(l.n.address), t.rng.Uint64())
 	if w.faulty {
 		t.Set(w.p.base)
 	}
@@ -177,7 +230,7 @@ func (n *node) open() {
 		binary.LittleEndian.PutUint64(id[:], n.lifeRNG.Uint64())
 		binary.LittleEndian.PutUint64(id[8:], n.lifeRNG.Uint64())
 	}
-	opts := []engine.Option{w.net.At(n.address), enginetest.Incarnation(id), enginetest.LongestDeadline(w.p.longest)}
+	opts := []engine.Option{w.net.At(n.address), enginetest.Incarnation(id), enginetest.LongestDeadline(w.p.longest), l.proc.In(), enginetest.Random(w.source(l.String()))}
 	if os.Getenv("SIM_LOG") != "" {
 		opts = append(opts, engine.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("life", l.String())))
 	}
@@ -189,10 +242,19 @@ func (n *node) open() {
 	}
 	l.e = e
 	w.add("", "%s opened, incarnation %s", l, id.Short())
+	go l.listen()
 	go l.receive(w.rng(uint64(1000 + 100*n.i + l.number)))
 	w.mu.Lock()
 	n.cur = l
+	w.everyLife = append(w.everyLife, l)
 	w.mu.Unlock()
+}
+
+// lives are all lives there were.
+func (w *world) lives() []*life {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.everyLife)
 }
 
 // receive reads until the engine is closed, as fast as the node's reader does.
@@ -200,6 +262,7 @@ func (l *life) receive(r *rand.Rand) {
 	w, n := l.n.w, l.n
 	defer close(l.read)
 	for {
+		l.proc.Awake()
 		w.mu.Lock()
 		absent, slow := n.absent && !l.over, n.slow
 		if l.over {
@@ -218,8 +281,9 @@ func (l *life) receive(r *rand.Rand) {
 		begun := time.Now()
 		got, err := l.e.Receive(ctx)
 		cancel()
-		if took := time.Since(begun); took > wait+slack {
-			w.broken("", "%s: Receive took %v of %v", l, took, wait)
+		l.proc.Awake()
+		if late := time.Since(l.due(begun.Add(wait))); late > slack {
+			w.broken("", "%s: Receive of %v was %v late", l, wait, late)
 		}
 		switch {
 		case err == nil:
@@ -281,6 +345,7 @@ func (l *life) crash() {
 	for _, t := range instances {
 		t.Crash()
 	}
+	w.thaw(l)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	begun := time.Now()
@@ -303,6 +368,7 @@ const (
 // send notifies once, and watches how that ends. It returns the notification,
 // or nil if it was not taken.
 func (w *world) send(l *life, to *node, name, peer string, size int, within time.Duration) *sent {
+	l.proc.Awake()
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
 	now := time.Now()
 	deadline := now.Add(time.Duration(w.p.deadline) * time.Millisecond)
@@ -313,9 +379,11 @@ func (w *world) send(l *life, to *node, name, peer string, size int, within time
 	defer cancel()
 	n := engine.Notification{Name: name, Payload: []byte(payload(name, size))}
 	w.add(name, "notify %s to %s, %d bytes, within %v", l, peer, size, deadline.Sub(now))
+	over := w.p.outbox <= 16<<10 && l.overBound(to)
 	d, err := l.e.Notify(ctx, peer, n)
-	if took := time.Since(now); took > time.Duration(w.p.slotWait)*time.Millisecond+slack {
-		w.broken(name, "Notify took %v", took)
+	l.proc.Awake()
+	if late := time.Since(l.due(now.Add(time.Duration(w.p.slotWait) * time.Millisecond))); late > slack {
+		w.broken(name, "Notify was %v late", late)
 	}
 	if err != nil {
 		w.add(name, "not taken: %v", err)
@@ -331,7 +399,10 @@ func (w *world) send(l *life, to *node, name, peer string, size int, within time
 	if latest := time.Now().Add(w.p.longest); deadline.After(latest) {
 		deadline = latest
 	}
-	s := &sent{name: name, from: l, to: to, size: frameBytes + entryBytes + len(name) + size, deadline: deadline, d: d}
+	if over && time.Now().Equal(now) && l.overBound(to) {
+		w.broken(name, "%s took it into an outbox that is over its bound", l)
+	}
+	s := &sent{name: name, from: l, to: to, at: now, size: frameBytes + entryBytes + len(name) + size, deadline: deadline, d: d}
 	w.mu.Lock()
 	w.sends = append(w.sends, s)
 	l.boundedLocked(s)
@@ -348,8 +419,24 @@ func (w *world) send(l *life, to *node, name, peer string, size int, within time
 	return s
 }
 
-// boundedLocked checks what the outboxes hold together. One alone can be over its
-// bound for a while, with what it took over from the peer's earlier life.
+// overBound reports whether what there is of outboxes towards the node is over
+// its bound, with what it took over from the peer's earlier life or from another
+// name of it. It may be for a while, but takes nothing new then. Until hello is
+// answered each name has an outbox of its own, with a bound of its own.
+func (l *life) overBound(to *node) (over bool) {
+	for _, p := range l.e.Peers() {
+		if p.Address != to.address && p.Address != to.alias {
+			continue
+		}
+		if p.OutboxBytes <= l.n.w.p.outbox || p.Pending <= 1 {
+			return false
+		}
+		over = true
+	}
+	return over
+}
+
+// boundedLocked checks what the outboxes hold together, whatever they took over.
 func (l *life) boundedLocked(s *sent) {
 	kept := l.pending[:0]
 	sum := 0
@@ -376,10 +463,10 @@ func (n *node) traffic(r *rand.Rand, stop <-chan struct{}) {
 	w := n.w
 	var burst int
 	for k := 0; ; k++ {
-		gap := time.Duration(r.ExpFloat64() * float64(w.p.gap))
+		gap := time.Duration(r.ExpFloat64()*float64(w.p.gap)) | 1
 		if burst > 0 {
 			burst--
-			gap = 0
+			gap = time.Duration(1 + r.IntN(1000))
 		} else if r.IntN(20) == 0 {
 			burst = r.IntN(w.p.burst)
 		}
@@ -394,6 +481,7 @@ func (n *node) traffic(r *rand.Rand, stop <-chan struct{}) {
 		}
 		peer := fmt.Sprintf("n%d", to.i)
 		if w.p.twoNames && r.IntN(3) == 0 {
+			w.count("two names")
 			peer = fmt.Sprintf("m%d", to.i)
 		}
 		size := 1 + r.IntN(200)

@@ -48,7 +48,10 @@ type HelloRequest struct {
 
 // HelloReply names the session that the receiver holds.
 type HelloReply struct {
-	Node       Node
+	Node Node
+	// Identity is whose certificate the connection bore, empty without TLS.
+	// It comes from the client, not from the peer.
+	Identity   string
 	Proto      int
 	Session    uint64
 	Room       Room
@@ -116,6 +119,10 @@ type Handler interface {
 // nothing of the peer.
 type Client interface {
 	Handler
+	// Bind says whose certificate the peer bears. A call that is answered over
+	// a connection of another one's fails with [ErrAnother], whatever the
+	// answer was.
+	Bind(identity string)
 	// ResetBackoff makes a connection that waits to be tried again be tried
 	// now.
 	ResetBackoff()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hawser-transport/hawser/engine/internal/control/pb"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 const (
@@ -46,6 +47,7 @@ type grpcClient struct {
 		sync.Mutex
 		channel *channel
 		closed  bool
+		bound   string // see Bind
 		// calls counts those under way; Close waits for them.
 		calls sync.WaitGroup
 	}
@@ -223,6 +225,19 @@ func (c *grpcClient) release(ch *channel, suspect bool) {
 	}
 }
 
+// Bind implements [Client].
+func (c *grpcClient) Bind(identity string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.bound = identity
+}
+
+func (c *grpcClient) binding() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.bound
+}
+
 // ResetBackoff implements [Client].
 func (c *grpcClient) ResetBackoff() {
 	c.mu.Lock()
@@ -281,7 +296,7 @@ func callGRPC[Q request[Q], R reply[Q, R], PQ, PR any](ctx context.Context, c *g
 
 	in := to(q)
 	var out PR
-	err := c.carry(ctx, m.name, func(ctx context.Context, cc pb.ControlClient, opts ...grpc.CallOption) (err error) {
+	by, err := c.carry(ctx, m.name, func(ctx context.Context, cc pb.ControlClient, opts ...grpc.CallOption) (err error) {
 		out, err = rpc(cc, ctx, in, opts...)
 		return err
 	})
@@ -295,20 +310,22 @@ func callGRPC[Q request[Q], R reply[Q, R], PQ, PR any](ctx context.Context, c *g
 	if err != nil {
 		return zero, invalidReply(m.name, c.address, err)
 	}
+	witness(&r, by)
 	return r, nil
 }
 
-// carry finds a connection, sends, and says what became of it.
+// carry finds a connection, sends, and says what became of it, and whose
+// connection it was.
 func (c *grpcClient) carry(ctx context.Context, method string,
 	send func(context.Context, pb.ControlClient, ...grpc.CallOption) error,
-) error {
+) (by string, err error) {
 	for began := time.Now(); ; {
 		ch, err := c.acquire()
 		if errors.Is(err, sdk.Closed) {
-			return clientClosed(method, c.address)
+			return "", clientClosed(method, c.address)
 		}
 		if err != nil {
-			return callError(fromHere, sdk.InvalidArgument, method, c.address, err.Error(), err)
+			return "", callError(fromHere, sdk.InvalidArgument, method, c.address, err.Error(), err)
 		}
 		var to peer.Peer // set once the call has a connection
 		err = send(ctx, pb.NewControlClient(ch.cc), grpc.Peer(&to))
@@ -317,34 +334,38 @@ func (c *grpcClient) carry(ctx context.Context, method string,
 		// Not answered in time, or no connection: whoever calls next does not
 		// use this channel, whose state may yet lag behind its failure.
 		c.release(ch, err != nil && (errors.Is(ended, context.DeadlineExceeded) && sent || ended == nil && !sent))
+		by := mtls.IdentityAt(to.Addr)
 		if err == nil {
-			return nil
+			return by, bound(c.binding(), by, method, c.address)
 		}
 		if s := status.Convert(err); isForeign(s) {
-			return callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err)
+			return "", callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err)
 		}
 		if e, ok := answerOf(status.Convert(err)); ok {
-			return callError(fromPeer, e.Code, method, c.address, e.Message, nil)
+			if err := bound(c.binding(), by, method, c.address); err != nil {
+				return "", err
+			}
+			return "", callError(fromPeer, e.Code, method, c.address, e.Message, nil)
 		}
 		switch {
 		case c.ctx.Err() != nil:
-			return clientClosed(method, c.address)
+			return "", clientClosed(method, c.address)
 		case ended != nil:
-			return contextEnded(ctx, method, c.address)
+			return "", contextEnded(ctx, method, c.address)
 		case sent:
-			return c.lost(ctx, method, err)
+			return "", c.lost(ctx, method, err)
 		case refusal != nil:
-			return callError(fromPeer, sdk.Refused, method, c.address, refusal.Error(), refusal)
+			return "", callError(fromPeer, sdk.Refused, method, c.address, refusal.Error(), refusal)
 		case errors.Is(dialErr, syscall.ECONNREFUSED):
-			return peerGone(method, c.address, dialErr)
+			return "", peerGone(method, c.address, dialErr)
 		case ch.foreign():
-			return callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err) // it is not silent
+			return "", callError(fromPeer, sdk.Refused, method, c.address, noEngine(c.address), err) // it is not silent
 		case timedOut(ch, dialErr) && time.Since(began) < c.carrier.options.Connect:
 			continue
 		case dialErr != nil:
 			err = dialErr
 		}
-		return callError(fromSilence, sdk.Unavailable, method, c.address, bounded("no connection: "+err.Error(), maxMessage), err)
+		return "", callError(fromSilence, sdk.Unavailable, method, c.address, bounded("no connection: "+err.Error(), maxMessage), err)
 	}
 }
 

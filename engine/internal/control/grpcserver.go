@@ -9,10 +9,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/hawser-transport/hawser/engine/internal/control/pb"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // grpcServer answers peers' calls with a handler.
@@ -134,6 +136,9 @@ func answerGRPC[Q request[Q], R reply[Q, R], PQ, PR any](ctx context.Context, s 
 	defer cancel()
 	ctx, cancelLong := context.WithTimeout(ctx, maxServeTime)
 	defer cancelLong()
+	if p, ok := peer.FromContext(ctx); ok {
+		ctx = withCaller(ctx, mtls.IdentityAt(p.Addr))
+	}
 	r, err := m.call(ctx, s.handler, q)
 	if err != nil {
 		return zero, statusOf(err)

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -25,6 +26,8 @@ type Network struct {
 		frozen  map[string]bool
 		refused map[string]bool
 		delay   map[link]time.Duration
+		names   map[string]string  // address to identity
+		last    map[link]time.Time // when the last delayed message arrives
 		faults  Faults
 		// changed is closed and replaced whenever a fault is set or cleared,
 		// so that held messages look again.
@@ -52,6 +55,8 @@ func NewNetwork() *Network {
 	n.mu.frozen = map[string]bool{}
 	n.mu.refused = map[string]bool{}
 	n.mu.delay = map[link]time.Duration{}
+	n.mu.names = map[string]string{}
+	n.mu.last = map[link]time.Time{}
 	n.mu.changed = make(chan struct{})
 	return n
 }
@@ -121,6 +126,17 @@ func (n *Network) Delay(from, to string, d time.Duration) {
 	n.set(func() { n.mu.delay[link{from, to}] = d })
 }
 
+// Identify gives the engine at an address a certificate, as far as others see.
+func (n *Network) Identify(address, identity string) {
+	n.set(func() { n.mu.names[address] = identity })
+}
+
+func (n *Network) identity(address string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.names[address]
+}
+
 // Faults returns what has fired so far.
 func (n *Network) Faults() Faults {
 	n.mu.Lock()
@@ -142,6 +158,11 @@ func (n *Network) pass(ctx context.Context, l link, abort <-chan struct{}) bool 
 	delay := n.mu.delay[l]
 	if delay > 0 {
 		n.mu.faults.Delayed++
+		// What was sent at one time arrives one after the other.
+		if now, last := time.Now(), n.mu.last[l]; last.Sub(now) >= delay && last.Sub(now) < delay+time.Microsecond {
+			delay = last.Sub(now) + 1
+		}
+		n.mu.last[l] = time.Now().Add(delay)
 	}
 	n.mu.Unlock()
 	if delay > 0 && !sleep(ctx, delay, abort) {
@@ -294,7 +315,11 @@ type memoryClient struct {
 	address string
 	ctx     context.Context
 	cancel  context.CancelFunc
+	bound   atomic.Value // string; see Bind
 }
+
+// Bind implements [Client].
+func (c *memoryClient) Bind(identity string) { c.bound.Store(identity) }
 
 // Hello implements [Handler], as the other calls do.
 func (c *memoryClient) Hello(ctx context.Context, q HelloRequest) (HelloReply, error) {
@@ -362,6 +387,7 @@ func callMemory[Q request[Q], R reply[Q, R]](ctx context.Context, c *memoryClien
 		done <- outcome{err: err}
 	default:
 		serveCtx, stop := serverContext(ctx, server.server)
+		serveCtx = withCaller(serveCtx, network.identity(here))
 		go func() {
 			defer server.leave()
 			defer stop()
@@ -389,7 +415,16 @@ func callMemory[Q request[Q], R reply[Q, R]](ctx context.Context, c *memoryClien
 	if !network.pass(ctx, link{there, here}, c.ctx.Done()) {
 		return zero, c.ended(ctx, m.name)
 	}
-	return received(m, there, q, out.reply, out.err)
+	by := network.identity(there)
+	to, _ := c.bound.Load().(string)
+	if err := bound(to, by, m.name, there); err != nil {
+		return zero, err
+	}
+	r, err := received(m, there, q, out.reply, out.err)
+	if err == nil {
+		witness(&r, by)
+	}
+	return r, err
 }
 
 func (c *memoryClient) ended(ctx context.Context, method string) error {

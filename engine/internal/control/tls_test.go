@@ -3,8 +3,10 @@ package control
 import (
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -73,17 +75,86 @@ func TestTLSAdmitsAndRefuses(t *testing.T) {
 	}
 }
 
-// A certificate that expires while the process runs is refused by its peers.
-func TestTLSExpiresMeanwhile(t *testing.T) {
-	ca := sdktest.NewAuthority(t, "ca")
+// heard is a log that a test reads.
+type heard struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (h *heard) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.b.Write(p)
+}
+
+func (h *heard) text() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.b.String()
+}
+
+// Whatever keeps two nodes apart, both are told, and told what to do.
+func TestTLSFailuresAreSaidOnBothSides(t *testing.T) {
+	ca, other := sdktest.NewAuthority(t, "ca"), sdktest.NewAuthority(t, "other")
 	end := time.Now().Add(2 * time.Second).Truncate(time.Second)
-	brief := ca.Issue("brief", func(c *x509.Certificate) { c.NotAfter = end })
-	r, err := mtls.New(brief)
+	brief, err := mtls.New(ca.Issue("brief", func(c *x509.Certificate) { c.NotAfter = end }))
 	if err != nil {
 		t.Skipf("too slow a machine: %v", err)
 	}
+	alice, bob := ring(t, ca.Issue("alice", nil)), ring(t, ca.Issue("bob", nil))
+	time.Sleep(time.Until(end.Add(time.Second))) // certificates go by the clock of the wall
+	const refused = "the peer refused this node's certificate"
+	for _, c := range []struct {
+		name           string
+		client, server *mtls.Keyring
+		atClient, log  string
+	}{
+		{"the client's has expired", brief, bob, refused, "expired at"},
+		{"the server's has expired", alice, brief, ": renew it, or set the clock", refused},
+		{"the client's authority is another", ring(t, other.Issue("alice", nil)), bob, "is not signed by the configured CA, but by \"ca\"", refused},
+		{"the server's name is not allowed", ring(t, ca.Issue("alice", nil), "carol"), bob, "add one there, or leave the peer out", refused},
+		{"the client's name is not allowed", alice, ring(t, ca.Issue("bob", nil), "carol"), refused, "bears no name that security.allow lists"},
+		{"the client is without TLS", nil, bob, "configure security.ca, security.cert and security.key here too", "configure security.ca, security.cert and security.key there too"},
+		{"the server is without TLS", alice, nil, "configure security.ca, security.cert and security.key there too", "configure security.ca, security.cert and security.key here too"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			log := &heard{}
+			s := NewGRPC(Options{Keys: c.server, Log: slog.New(slog.NewTextHandler(log, nil))})
+			t.Cleanup(func() { closeCarrier(t, s) })
+			address, err := s.Listen(&stub{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = aProbe(testContext(t), dial(t, address, Options{Keys: c.client}))
+			if !errors.Is(err, sdk.Refused) || !Answered(err) || !strings.Contains(err.Error(), c.atClient) {
+				t.Errorf("the client: %v", err)
+			}
+			for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+				if text := log.text(); strings.Contains(text, "control connection refused") && strings.Contains(text, c.log) {
+					break
+				} else if time.Now().After(end) {
+					t.Fatalf("the server's log: %s", text)
+				}
+			}
+		})
+	}
+}
+
+// A certificate that expires while the process runs is refused by its peers.
+func TestTLSExpiresMeanwhile(t *testing.T) {
+	ca := sdktest.NewAuthority(t, "ca")
+	// Longer where making it took so long that it has expired already.
+	var end time.Time
+	var r *mtls.Keyring
+	for life, err := 2*time.Second, errors.New("none"); err != nil; life *= 2 {
+		if life > time.Minute {
+			t.Fatal(err)
+		}
+		end = time.Now().Add(life).Truncate(time.Second)
+		r, err = mtls.New(ca.Issue("brief", func(c *x509.Certificate) { c.NotAfter = end }))
+	}
 	address := serveTLS(t, ring(t, ca.Issue("bob", nil)))
-	time.Sleep(time.Until(end.Add(time.Second)))
+	time.Sleep(time.Until(end.Add(time.Second))) // TLS has no other clock
 	if err := aProbe(testContext(t), dial(t, address, Options{Keys: r})); !errors.Is(err, sdk.Refused) || !Answered(err) {
 		t.Errorf("got %v", err)
 	}

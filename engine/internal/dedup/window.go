@@ -40,14 +40,20 @@ func (w *Window) Take(seq uint64) {
 }
 
 // Resolve counts every number below floor as resolved: the sender has ended
-// them and will not ask again. A floor beyond Last counts for nothing.
-func (w *Window) Resolve(floor uint64) {
+// them and will not ask again. It reports whether there were any that were not.
+// A floor beyond Last counts for nothing.
+func (w *Window) Resolve(floor uint64) (moved bool) {
 	if floor == 0 || floor > Last || floor-1 <= w.cum {
-		return
+		return false
 	}
 	w.cum = floor - 1
 	w.advance()
+	return true
 }
+
+// Late reports whether seq has fallen out of the window: it is not known
+// whether it was taken.
+func (w *Window) Late(seq uint64) bool { return w.high >= Size && seq <= w.high-Size }
 
 // Ranges appends the runs beyond the cumulative mark to buf.
 func (w *Window) Ranges(buf []frame.Range) []frame.Range {

@@ -11,6 +11,7 @@ package freeze
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,12 +34,26 @@ type span struct{ from, to time.Time }
 type Detector struct {
 	// OnThaw, if set before Run, is called by Run after each freeze.
 	OnThaw func(from, to time.Time)
+	// Hold, if set before Run, is what Awake calls. A simulation has it block
+	// while the process that it stands for is stopped.
+	Hold func()
+
+	voided atomic.Uint64
 
 	mu struct {
 		sync.Mutex
 		last   time.Time
 		spans  []span
 		merged time.Time // end of the newest freeze dropped from spans
+	}
+}
+
+// Awake is called wherever this process goes on after it waited for a timer,
+// a peer or a plugin, without any lock: there, at the latest, a stopped
+// process stands still.
+func (d *Detector) Awake() {
+	if d != nil && d.Hold != nil {
+		d.Hold()
 	}
 }
 
@@ -55,6 +70,7 @@ func (d *Detector) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+			d.Awake()
 			// The tick's own time is when it was due; what counts is when it
 			// was handled.
 			now := time.Now()
@@ -92,13 +108,22 @@ func (d *Detector) reset() {
 	d.mu.last, d.mu.spans, d.mu.merged = time.Time{}, nil, time.Time{}
 }
 
+// Voided is how many verdicts were given up so far.
+func (d *Detector) Voided() uint64 { return d.voided.Load() }
+
 // Within reports whether the interval between the two times contains a part
-// of a freeze. It also sees one that has just ended and for which no tick has
-// come yet: whose timer fires first after a freeze is a matter of chance.
+// of a freeze, so that a verdict about it is void. It also sees one that has
+// just ended and for which no tick has come yet: whose timer fires first after
+// a freeze is a matter of chance.
 func (d *Detector) Within(from, to time.Time) bool {
-	if d == nil {
+	if d == nil || !d.within(from, to) {
 		return false
 	}
+	d.voided.Add(1)
+	return true
+}
+
+func (d *Detector) within(from, to time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mu.last.IsZero() {
@@ -118,6 +143,24 @@ func (d *Detector) Within(from, to time.Time) bool {
 	return false
 }
 
+// Thawed is when the last freeze ended, zero if there was none: silence before
+// it says nothing.
+func (d *Detector) Thawed(now time.Time) time.Time {
+	if d == nil {
+		return time.Time{}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch n := len(d.mu.spans); {
+	case !d.mu.last.IsZero() && late(d.mu.last, now):
+		return now // and no tick has come yet
+	case n > 0:
+		return d.mu.spans[n-1].to
+	default:
+		return time.Time{}
+	}
+}
+
 // Since reports whether there was a freeze between the time and now.
 func (d *Detector) Since(armed time.Time) bool { return d.Within(armed, time.Now()) }
 
@@ -134,6 +177,7 @@ func (d *Detector) Wait(done <-chan struct{}, limit time.Duration) bool {
 			return true
 		case <-t.C:
 		}
+		d.Awake()
 		if !d.Since(armed) {
 			return false
 		}

@@ -127,3 +127,44 @@ func TestWaitIsArmedAgainAfterAFreeze(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+func TestThawed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ticks []int
+		now   int
+		want  time.Time
+	}{
+		{"never fed", nil, 5000, time.Time{}},
+		{"steady", []int{0, 100, 200}, 300, time.Time{}},
+		{"before", []int{0, 100, 2000, 2100}, 2150, at(2000)},
+		{"just ended, and no tick yet", []int{0, 100}, 2000, at(2000)},
+		{"the last of two", []int{0, 2000, 4000, 4100}, 4200, at(4000)},
+	} {
+		var d Detector
+		for _, ms := range c.ticks {
+			d.Tick(at(ms))
+		}
+		if got := d.Thawed(at(c.now)); !got.Equal(c.want) {
+			t.Errorf("%s: thawed at %v, want %v", c.name, got, c.want)
+		}
+	}
+	if d := (*Detector)(nil); !d.Thawed(at(0)).IsZero() {
+		t.Error("nil detector saw a freeze")
+	}
+}
+
+func TestVoidedAndHold(t *testing.T) {
+	held := 0
+	d := Detector{Hold: func() { held++ }}
+	d.Awake()
+	(*Detector)(nil).Awake()
+	for _, ms := range []int{0, 100, 2000} {
+		d.Tick(at(ms))
+	}
+	d.Within(at(0), at(50))
+	d.Within(at(0), at(1500))
+	if n := d.Voided(); held != 1 || n != 1 {
+		t.Errorf("held %d times, %d verdicts voided", held, n)
+	}
+}

@@ -108,6 +108,15 @@ func (p *Paths) PausedUntil(key Key, now time.Time) time.Time {
 	return s.until
 }
 
+// Pauses is how many pauses in a row the path has had without a success since,
+// the one that runs included.
+func (p *Paths) Pauses(key Key) int {
+	if s := p.paths[key]; s != nil {
+		return s.pauses
+	}
+	return 0
+}
+
 // Failed takes in a failure. It counts if [Blame] says so, if it is not the
 // echo of one that counted, and if the path is not paused: then it is known,
 // and if it is tried for want of others its pause just runs on.

@@ -131,8 +131,29 @@ func (p *Peers) Allow(address string, now time.Time) (ok bool, until time.Time) 
 // Marked reports whether the address is marked, in a cooldown or after one. It
 // touches nothing.
 func (p *Peers) Marked(address string, now time.Time) bool {
+	n, _ := p.Cooldown(address, now)
+	return n > 0
+}
+
+// Cooldown is which cooldown in a row an address's mark is in, and when it ends;
+// 0 if it is not marked. It touches nothing.
+func (p *Peers) Cooldown(address string, now time.Time) (n int, until time.Time) {
 	m := p.known(address, p.clock.at(now))
-	return m != nil && m.strikes > 0
+	if m == nil || m.strikes == 0 {
+		return 0, time.Time{}
+	}
+	return m.strikes, m.until
+}
+
+// Silent is how many addresses are marked.
+func (p *Peers) Silent(now time.Time) (n int) {
+	now = p.clock.at(now)
+	for _, m := range p.marks {
+		if m.strikes > 0 && !p.expired(m, now) {
+			n++
+		}
+	}
+	return n
 }
 
 // Answers reports whether the address is known to have answered after since.

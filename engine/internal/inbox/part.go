@@ -13,6 +13,8 @@ type Part[T any] struct {
 	frames, limit int           // in frames and bytes
 	ready         chan struct{} // a token: something may be there
 
+	waiting []chan struct{} // for room, in the order in which they came
+
 	ring  []slot[T]
 	head  int
 	n     int
@@ -46,6 +48,7 @@ func (p *Part[T]) Put(item T, size int) Verdict {
 	q.mu.n++
 	q.mu.bytes += size
 	first := p.n == 1
+	q.callLocked()
 	q.mu.Unlock()
 	if first {
 		p.wake()
@@ -117,7 +120,7 @@ func (p *Part[T]) tryGet() (item T, ok, closed bool) {
 	p.head = (p.head + 1) & (len(p.ring) - 1)
 	p.n--
 	q.mu.n--
-	q.freedLocked()
+	q.callLocked()
 	more := p.n > 0
 	fed := q.fedLocked()
 	q.mu.Unlock()
@@ -130,7 +133,16 @@ func (p *Part[T]) tryGet() (item T, ok, closed bool) {
 
 // Len is how many items wait in the part.
 func (p *Part[T]) Len() int {
+	n, _ := p.Size()
+	return n
+}
+
+// Size is how many items wait in the part, and their bytes.
+func (p *Part[T]) Size() (frames, bytes int) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
-	return p.n
+	return p.n, p.bytes
 }
+
+// Bounds are the part's.
+func (p *Part[T]) Bounds() (frames, bytes int) { return p.frames, p.limit }

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -66,27 +67,72 @@ func TestAwaitRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue[int](1, 100, func(*Session) {})
 		other := q.NewPart(1, 1)
-		if !q.Rest().AwaitRoom(time.Second) {
+		if !q.Rest().AwaitRoom() {
 			t.Error("there is room")
 		}
 		q.Put(1, 1)
 		start := time.Now()
-		if q.Rest().AwaitRoom(time.Second) || time.Since(start) != time.Second {
-			t.Errorf("there is none; waited %v", time.Since(start))
-		}
-		time.AfterFunc(time.Second, func() { _, _ = q.Get(t.Context()) })
-		if !q.Rest().AwaitRoom(time.Minute) || time.Since(start) != 2*time.Second {
+		time.AfterFunc(time.Hour, func() { _, _ = q.Get(t.Context()) })
+		if !q.Rest().AwaitRoom() || time.Since(start) != time.Hour {
 			t.Errorf("waited %v", time.Since(start))
 		}
 		q.Put(1, 1)
-		time.AfterFunc(time.Second, q.Close)
-		q.Rest().AwaitRoom(time.Minute)
-		if time.Since(start) != 3*time.Second || q.Rest().AwaitRoom(time.Minute) {
+		time.AfterFunc(time.Hour, q.Close)
+		q.Rest().AwaitRoom()
+		if time.Since(start) != 2*time.Hour || q.Rest().AwaitRoom() {
 			t.Error("a closed queue is waited for")
 		}
 		_, _ = q.Get(t.Context())
 		if _, err := other.Get(t.Context()); !errors.Is(err, sdk.Closed) {
 			t.Errorf("%v", err)
 		}
+	})
+}
+
+// A place wakes one of those that wait, the parts in turn; whoever waits for a
+// part that is full keeps nobody else from it; a large item that leaves makes
+// room for as many small ones as fit.
+func TestAwaitRoomWakesOneForEachPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := NewQueue[int](10, 1000, func(*Session) {})
+		one, two := q.NewPart(1, 1000), q.NewPart(10, 1000)
+		var mu sync.Mutex
+		var count [3]int
+		woken := func() [3]int { mu.Lock(); defer mu.Unlock(); return count }
+		wait := func(i int, p *Part[int], n int) {
+			for range n {
+				go func() {
+					for p.Put(i, 1) != Entered {
+						if !p.AwaitRoom() {
+							return
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					count[i]++
+				}()
+			}
+			synctest.Wait()
+		}
+		q.Put(0, 1000) // no byte is left
+		wait(1, one, 3)
+		wait(2, two, 3)
+		if got := woken(); got != [3]int{} {
+			t.Fatalf("%v found room in a full queue", got)
+		}
+		_, _ = q.Get(t.Context())
+		synctest.Wait()
+		if got := woken(); got != [3]int{0, 1, 3} {
+			t.Errorf("%v entered once there was room for all but part one's bound", got)
+		}
+		for want := 2; want <= 3; want++ {
+			_, _ = one.Get(t.Context())
+			synctest.Wait()
+			if got := woken(); got != [3]int{0, want, 3} {
+				t.Errorf("%v, want %d of part one", got, want)
+			}
+		}
+		wait(1, one, 1)
+		q.Close()
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/outbox"
 )
@@ -27,7 +26,8 @@ type Queue[T any] struct {
 		bytes  int
 		hungry []*Session // told of little room, in order
 		closed bool
-		room   chan struct{} // closed when there is room, if somebody waits
+		// waiting is how many wait in AwaitRoom, and turn whose part is next.
+		waiting, turn int
 	}
 	active activity
 }
@@ -125,40 +125,42 @@ func (q *Queue[T]) share(s *Session, idle, dropped bool) (frames, bytes uint64) 
 	return uint64(min(free, max(1, q.frames/active))), uint64(min(freeBytes, max(1, q.bytes/active)))
 }
 
-// freedLocked wakes those that wait for room.
-func (q *Queue[T]) freedLocked() {
-	if q.mu.room != nil {
-		close(q.mu.room)
-		q.mu.room = nil
+// callLocked wakes one of those that wait for room, if there is any, the parts
+// in turn. It is called when a place was freed, and again when one was taken
+// and there is room for more: whoever was woken takes at least one.
+func (q *Queue[T]) callLocked() {
+	if q.mu.waiting == 0 {
+		return
+	}
+	for range q.parts {
+		p := q.parts[q.mu.turn]
+		q.mu.turn = (q.mu.turn + 1) % len(q.parts)
+		if len(p.waiting) > 0 && p.roomLocked() == Entered {
+			close(p.waiting[0])
+			p.waiting = slices.Delete(p.waiting, 0, 1)
+			q.mu.waiting--
+			return
+		}
 	}
 }
 
-// AwaitRoom waits, for a limited time, until something may fit the part. It
-// reports false if the time has passed or the queue is closed.
-func (p *Part[T]) AwaitRoom(limit time.Duration) bool {
+// AwaitRoom waits until something may fit the part. Whoever it returns true to
+// tries to put something, or others wait in vain. It reports false once the
+// queue is closed.
+func (p *Part[T]) AwaitRoom() bool {
 	q := p.q
 	q.mu.Lock()
-	if q.mu.closed {
+	closed, room := q.mu.closed, p.roomLocked() == Entered
+	if closed || room {
 		q.mu.Unlock()
-		return false
+		return !closed
 	}
-	if p.roomLocked() == Entered {
-		q.mu.Unlock()
-		return true
-	}
-	if q.mu.room == nil {
-		q.mu.room = make(chan struct{})
-	}
-	room := q.mu.room
+	called := make(chan struct{})
+	p.waiting = append(p.waiting, called)
+	q.mu.waiting++
 	q.mu.Unlock()
-	t := time.NewTimer(limit)
-	defer t.Stop()
-	select {
-	case <-room:
-		return true
-	case <-t.C:
-		return false
-	}
+	<-called
+	return true
 }
 
 // Forget drops a session that has ended from those that wait for room, for
@@ -178,11 +180,20 @@ func (q *Queue[T]) Len() (frames, bytes int) {
 	return q.mu.n, q.mu.bytes
 }
 
+// Floors is how often a sender's floor passed numbers that never entered.
+func (q *Queue[T]) Floors() uint64 { return q.active.floors.Load() }
+
 // Close stops Put; Get hands out what is left, then fails.
 func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	q.mu.closed = true
-	q.freedLocked()
+	for _, p := range q.parts {
+		for _, called := range p.waiting {
+			close(called)
+		}
+		p.waiting = nil
+	}
+	q.mu.waiting = 0
 	q.mu.Unlock()
 	q.wake()
 }

@@ -65,6 +65,9 @@ const (
 	// PartFull: the queue has room, but not the part for its name; it left no
 	// trace. Its sender is not told, and sends it again after its ack timeout.
 	PartFull
+	// TooLate: at protocol 1, so far behind that a copy cannot be told from
+	// what never came.
+	TooLate
 	// OutOfRange: its number is beyond what its floor allows.
 	OutOfRange
 	// Ended: the session has ended meanwhile; it was dropped.
@@ -90,7 +93,9 @@ func (s *Session) Take(h frame.Header, proto int, now time.Time, put func() Verd
 		if h.Ack == 0 || h.Seq < h.Ack || h.Seq-h.Ack >= dedup.Size {
 			return OutOfRange
 		}
-		s.mu.window.Resolve(h.Ack)
+		s.resolveLocked(h.Ack)
+	} else if s.mu.window.Late(h.Seq) {
+		return TooLate
 	}
 	if s.mu.window.Seen(h.Seq) {
 		return Duplicate
@@ -111,7 +116,14 @@ func (s *Session) Floor(floor uint64, now time.Time) {
 		return
 	}
 	s.touchLocked(now)
-	s.mu.window.Resolve(floor)
+	s.resolveLocked(floor)
+}
+
+// resolveLocked counts everything below the sender's floor as resolved.
+func (s *Session) resolveLocked(floor uint64) {
+	if s.mu.window.Resolve(floor) {
+		s.busy.floors.Add(1)
+	}
 }
 
 // Ack makes the session's next acknowledgement. buf is used for its ranges. The
@@ -157,8 +169,11 @@ func (s *Session) Rest(now time.Time, ended bool) {
 	}
 }
 
-// activity counts active sessions.
-type activity struct{ n atomic.Int64 }
+// activity counts active sessions, and what floors did in all of them.
+type activity struct {
+	n      atomic.Int64
+	floors atomic.Uint64
+}
 
 func (a *activity) add(d int64) { a.n.Add(d) }
 func (a *activity) count() int  { return int(max(1, a.n.Load())) }

@@ -87,7 +87,7 @@ func TestTake(t *testing.T) {
 		{"wraps around", []step{two(1<<64-10, 5, OutOfRange), two(1<<64-1, 1<<64-1, OutOfRange)}, 0},
 		{"the last number there is", []step{two(dedup.Last, dedup.Last, Entered), two(dedup.Last, dedup.Last+1, OutOfRange)}, dedup.Last},
 		{"protocol 1 has no floor", []step{one(5, Entered), one(5, Duplicate), one(1, Entered), one(1<<64-1, OutOfRange)}, 1},
-		{"protocol 1, too late to tell", []step{one(5000, Entered), one(904, Duplicate), one(905, Entered)}, 905},
+		{"protocol 1, too late to tell", []step{one(5000, Entered), one(904, TooLate), one(905, Entered)}, 905},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFixture()

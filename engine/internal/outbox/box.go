@@ -46,6 +46,7 @@ type Box struct {
 	ackSeq    uint64 // the highest number of an ack
 	acked     uint64 // the highest cumulative ack
 
+	fast   uint64 // entries that fastResend took, since TakeFastResends
 	bytes  uint64 // of entries with a number
 	size   int    // of all entries, with overhead
 	rto    rto
@@ -170,6 +171,17 @@ func (b *Box) ResendAll() {
 	}
 }
 
+// HasRoom is false at room 0: the lowest unresolved number may not go out.
+func (b *Box) HasRoom() bool { return b.low <= b.roomSeq }
+
+// TakeFastResends is how many entries were to be sent again since the last
+// call, because three that were sent later over their lane were acked.
+func (b *Box) TakeFastResends() uint64 {
+	n := b.fast
+	b.fast = 0
+	return n
+}
+
 // Head returns the entry to send next, or nil if room, span or the lack of a
 // session holds everything back.
 func (b *Box) Head() *Entry {
@@ -238,12 +250,12 @@ func (b *Box) at(seq uint64) *Entry { return b.ring[seq&uint64(len(b.ring)-1)] }
 // NotPosted records that one copy of e, numbered by Copies, never left. If it
 // was the last one, e wants another at once; otherwise nothing changes but
 // what is known.
-func (b *Box) NotPosted(e *Entry, copy int) {
+func (b *Box) NotPosted(e *Entry, number int) {
 	if e.where == nowhere {
 		return
 	}
 	e.unsent++
-	b.Unknown(e, copy)
+	b.Unknown(e, number)
 }
 
 // Handover ends a lane: everything pending on it, completed or not, is to be
@@ -270,8 +282,8 @@ func (b *Box) again(e *Entry, avoid any) {
 
 // Unknown records that the outcome of one copy of e, numbered by Copies, will
 // not be known. If it was the last one, e wants another, elsewhere if possible.
-func (b *Box) Unknown(e *Entry, copy int) {
-	if e.where == sent && e.copies == copy {
+func (b *Box) Unknown(e *Entry, number int) {
+	if e.where == sent && e.copies == number {
 		b.again(e, e.lane.Owner)
 	}
 }
@@ -395,6 +407,7 @@ func (b *Box) fastResend() {
 	for _, l := range b.lanes {
 		for e := l.list.head; e != nil && e.order < l.acked[0]; e = l.list.head {
 			b.again(e, nil)
+			b.fast++
 		}
 	}
 }

@@ -24,8 +24,8 @@ func (b *Box) Status() Status {
 	if b.session == 0 {
 		return s
 	}
-	if end := min(b.roomSeq+1, b.low+Span); end > b.next {
-		s.Room = int(end - b.next)
+	if last := min(b.roomSeq, b.low+Span-1); last >= b.next {
+		s.Room = int(last - b.next + 1)
 	}
 	if b.roomBytes > b.bytes {
 		s.RoomBytes = b.roomBytes - b.bytes

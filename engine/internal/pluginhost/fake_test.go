@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,8 @@ type fake struct {
 	moved  uint64
 	drains int
 	closes int
+
+	dropped atomic.Uint64
 
 	once sync.Once
 	done chan struct{}
@@ -48,6 +51,7 @@ func (f *fake) crash(err error) {
 func (f *fake) Describe() sdk.Description { return f.desc }
 func (f *fake) Done() <-chan struct{}     { return f.done }
 func (f *fake) Err() error                { return f.err }
+func (f *fake) Dropped() uint64           { return f.dropped.Load() }
 
 func (f *fake) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
 	f.mu.Lock()

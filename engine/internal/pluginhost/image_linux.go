@@ -176,7 +176,7 @@ func identify(f *os.File, path, want string) (imageID, error) {
 }
 
 func idOf(st *unix.Stat_t, path, want string) imageID {
-	return imageID{path: path, want: want, dev: uint64(st.Dev), ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
+	return imageID{path: path, want: want, dev: st.Dev, ino: st.Ino, size: st.Size, mtime: st.Mtim, ctime: st.Ctim}
 }
 
 // execFault explains why the kernel would not execute an image.

@@ -23,7 +23,7 @@ func (l *inProcess) launch(_ context.Context, spec Spec, _ uint64, _ *slog.Logge
 	if t == nil {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "transport %s: InProcess returned nil", spec.Name)
 	}
-	r := &resident{t: t, opts: l.opts, froze: l.froze, end: make(chan struct{}), left: make(chan struct{})}
+	r := &resident{t: t, opts: l.opts, froze: l.froze, end: make(chan struct{}), ending: make(chan struct{}), left: make(chan struct{})}
 	if m, ok := t.(mortal); ok {
 		go func() {
 			select {
@@ -47,6 +47,9 @@ type resident struct {
 	once sync.Once
 	why  error
 	end  chan struct{}
+
+	endingOnce sync.Once
+	ending     chan struct{}
 
 	closeOnce sync.Once
 	left      chan struct{}
@@ -75,6 +78,7 @@ func (r *resident) health(ctx context.Context) error {
 }
 
 func (r *resident) fail(cause error) {
+	r.endingOnce.Do(func() { close(r.ending) })
 	r.once.Do(func() {
 		if cause == nil {
 			cause = sdk.Errorf(sdk.PluginExited, "the transport ended by itself")
@@ -87,6 +91,7 @@ func (r *resident) fail(cause error) {
 // finish closes the transport. Nothing can force it: a Close that does not
 // return is abandoned, and its goroutine with it.
 func (r *resident) finish(ctx context.Context, orderly bool) bool {
+	r.endingOnce.Do(func() { close(r.ending) })
 	r.closeOnce.Do(func() {
 		ctx, cancel := context.WithTimeout(ctx, r.opts.StopTimeout)
 		if !orderly {

@@ -40,9 +40,11 @@ func watch(ctx context.Context, p process, o Options, froze *freeze.Detector, lo
 			return
 		case <-tick.C:
 		}
+		froze.Awake()
 		// Taken now, so that what moved before it hung does not count.
 		before, armed := p.progress(), time.Now()
 		err := callHealth(ctx, p, o.HealthTimeout)
+		froze.Awake()
 		if ctx.Err() != nil {
 			return
 		}

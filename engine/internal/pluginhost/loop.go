@@ -44,6 +44,7 @@ func (s *Supervisor) starting() step {
 func (s *Supervisor) running() step {
 	select {
 	case <-s.cur.ended():
+		s.froze.Awake()
 		return s.crashed()
 	case r := <-s.requests:
 		return s.serve(r)
@@ -104,6 +105,7 @@ func (s *Supervisor) idle(wait time.Duration) step {
 	case <-s.ctx.Done():
 		return nil
 	}
+	s.froze.Awake()
 	s.countRestart()
 	return s.starting
 }

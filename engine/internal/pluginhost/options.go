@@ -2,6 +2,7 @@ package pluginhost
 
 import (
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -43,6 +44,9 @@ type Options struct {
 	// CrashBudget crashes within CrashWindow are too many. Default 5 in 60 s.
 	CrashBudget int
 	CrashWindow time.Duration
+	// Random is where the jitter of restarts comes from. Default: a source that
+	// differs with every process.
+	Random func() uint64
 	// BackoffMin and BackoffMax bound the wait before a restart. Default
 	// 100 ms and 30 s.
 	BackoffMin, BackoffMax time.Duration
@@ -71,6 +75,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Random == nil {
+		o.Random = rand.Uint64
 	}
 	if o.CheckListen == nil {
 		o.CheckListen = LoopbackOnly

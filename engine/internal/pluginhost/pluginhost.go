@@ -43,8 +43,10 @@ type Instance struct {
 	Notifier sdk.Notifier
 	// Keyed says that the instance was given keys.
 	Keyed bool
-	// InProcess: it shares this process, and its link with nobody.
-	InProcess bool
+	// Ending is closed when an instance in this process has ended, or is about
+	// to be closed: nothing of the engine's may keep its goroutines then. It is
+	// nil for a process.
+	Ending <-chan struct{}
 }
 
 // Observer learns what becomes of a transport. Its methods are called one at

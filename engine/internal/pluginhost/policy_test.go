@@ -114,13 +114,13 @@ func TestSignsOfLife(t *testing.T) {
 		}
 	}
 	for err, want := range map[error]bool{
-		nil:                             true,
-		errors.New("disk full"):         true,
-		error(sdk.Busy):                 true,
-		error(sdk.DeadlineExceeded):     false,
-		error(sdk.Unavailable):          false,
-		error(sdk.PluginExited):         false,
-		error(context.DeadlineExceeded): false,
+		nil:                         true,
+		errors.New("disk full"):     true,
+		error(sdk.Busy):             true,
+		error(sdk.DeadlineExceeded): false,
+		error(sdk.Unavailable):      false,
+		error(sdk.PluginExited):     false,
+		context.DeadlineExceeded:    false,
 	} {
 		if answered(err) != want {
 			t.Errorf("%v: answered %v", err, !want)

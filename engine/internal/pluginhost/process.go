@@ -62,4 +62,7 @@ type (
 	moving interface {
 		Progress() uint64
 	}
+	dropping interface {
+		Dropped() uint64
+	}
 )

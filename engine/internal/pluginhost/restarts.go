@@ -13,6 +13,7 @@ import (
 // restarts decides when a transport that has failed is started again. It does
 // no I/O, starts no timer and does not read the clock.
 type restarts struct {
+	random    func() uint64
 	budget    int
 	window    time.Duration
 	min, max  time.Duration
@@ -32,9 +33,10 @@ func newRestarts(o Options) *restarts {
 	b.InitialInterval = o.BackoffMin
 	b.MaxInterval = o.BackoffMax
 	b.Multiplier = 2
+	b.RandomizationFactor = 0 // failed spreads it, by the engine's own source
 	b.Reset()
 	return &restarts{
-		budget: o.CrashBudget, window: o.CrashWindow,
+		random: o.Random, budget: o.CrashBudget, window: o.CrashWindow,
 		min: o.BackoffMin, max: o.BackoffMax, backoff: b,
 	}
 }
@@ -63,7 +65,9 @@ func (r *restarts) failed(now time.Time, upFor time.Duration, err error, frozen 
 	if len(r.crashes) >= r.budget {
 		return verdict{quarantine: true}
 	}
-	return verdict{wait: min(max(r.backoff.NextBackOff(), r.min), r.max)}
+	wait := r.backoff.NextBackOff()
+	wait = wait/2 + time.Duration(r.random()%uint64(wait))
+	return verdict{wait: min(max(wait, r.min), r.max)}
 }
 
 // retry marks an attempt out of quarantine: one more failure and the

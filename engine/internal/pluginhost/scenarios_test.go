@@ -45,7 +45,7 @@ func TestScenario57BadBinaries(t *testing.T) {
 			[]string{strings.Repeat("ab", 32), "hawser plugin verify --update"}},
 		{"wrong cookie", actor(t, "cookie"), sdk.PluginExited, []string{"status 1", "a Hawser transport"}},
 		{"older contract at the handshake", actor(t, "old"), sdk.InvalidArgument, []string{"version", "99"}},
-		{"other contract in its description", actor(t, "contract"), 0, []string{"99"}},
+		{"other contract in its description", actor(t, "contract"), sdk.InvalidArgument, []string{"99"}},
 		{"serves elsewhere", actor(t, "elsewhere"), sdk.InvalidArgument, []string{"must be a unix socket"}},
 		{"an endless handshake", actor(t, "endless"), sdk.InvalidArgument, nil},
 		{"never ready", actor(t, "silent"), sdk.DeadlineExceeded, []string{"not ready within 1s"}},

@@ -2,6 +2,7 @@ package pluginhost
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -40,6 +41,9 @@ type Status struct {
 	Stderr    []string
 	// Abandoned counts instances that were killed and did not die.
 	Abandoned int
+	// Dropped counts what instances sent of endpoints and frames that they do
+	// not have.
+	Dropped uint64
 	// Listeners tells where the transport's listeners really listen.
 	Listeners map[string]string
 }
@@ -51,7 +55,18 @@ func (s *Supervisor) Status() Status {
 	st := s.mu.status
 	st.Abandoned = s.mu.abandoned
 	st.Listeners = maps.Clone(st.Listeners)
+	for _, r := range s.mu.live {
+		st.Dropped += r.dropped()
+	}
 	return st
+}
+
+// dropped is what the instance's transport dropped, if it counts that.
+func (r *running) dropped() uint64 {
+	if d, ok := r.inst.Transport.(dropping); ok {
+		return d.Dropped()
+	}
+	return 0
 }
 
 func (s *Supervisor) name() string {
@@ -74,6 +89,7 @@ func (s *Supervisor) setUp(r *running) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.mu.status
+	s.mu.live = append(s.mu.live, r)
 	st.State, st.Since = Up, r.since
 	st.Instance, st.PID, st.Carrier = r.inst.ID, r.pid(), r.carrier()
 	st.Transport, st.Version = r.inst.Description.Name, r.inst.Description.Version
@@ -85,6 +101,8 @@ func (s *Supervisor) setDown(r *running, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := &s.mu.status
+	st.Dropped += r.dropped() // it has ended: that is all
+	s.mu.live = slices.DeleteFunc(s.mu.live, func(l *running) bool { return l == r })
 	if err != nil {
 		st.LastError, st.Stderr = err, lines
 	}

@@ -46,6 +46,7 @@ type Supervisor struct {
 	mu struct {
 		sync.Mutex
 		status    Status
+		live      []*running // told as up and not as down
 		abandoned int
 	}
 }

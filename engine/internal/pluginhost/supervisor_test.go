@@ -503,3 +503,25 @@ func TestAbandoned(t *testing.T) {
 }
 
 func itoa(n int) string { return string(rune('0' + n)) }
+
+// What instances dropped adds up over restarts.
+func TestDroppedRecordsAddUp(t *testing.T) {
+	st := &stage{}
+	supervised(t, st.spec(), Options{}, func(t *testing.T, s *Supervisor, _ *recorder) {
+		_ = s.Ready(t.Context())
+		first := st.last()
+		first.dropped.Store(3)
+		if n := s.Status().Dropped; n != 3 {
+			t.Errorf("%d dropped", n)
+		}
+		first.crash(errors.New("boom"))
+		time.Sleep(time.Second)
+		if n := s.Status().Dropped; n != 3 || st.last() == first {
+			t.Errorf("%d dropped after a restart", n)
+		}
+		st.last().dropped.Store(2)
+		if n := s.Status().Dropped; n != 5 {
+			t.Errorf("%d dropped by both", n)
+		}
+	})
+}

@@ -172,7 +172,8 @@ func record(out *bufio.Writer, kind byte, n uint32) {
 	_, _ = out.Write(binary.BigEndian.AppendUint32([]byte{kind}, n))
 }
 
-// read takes records and tells the handler. While a handler runs nothing is
+// read takes records and tells the handler. While a handler runs, which may take
+// minutes if the engine has no room, nothing is
 // read, and TCP slows down the peer: that is all the flow control there is.
 func (e *endpoint) read(conn net.Conn) error {
 	in := bufio.NewReader(conn)
@@ -188,9 +189,12 @@ func (e *endpoint) read(conn net.Conn) error {
 				return err
 			}
 			e.h.Received([][]byte{buf[:n]})
-			// Now it is ours no longer: the peer may call it done.
+			// Now it is ours no longer: the peer may call it done. If the
+			// endpoint was closed meanwhile, it may not have been taken.
 			e.mu.Lock()
-			e.receipts++
+			if e.err == nil {
+				e.receipts++
+			}
 			e.mu.Unlock()
 			e.signal()
 		case header[0] == 'R':

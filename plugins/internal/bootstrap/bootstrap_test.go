@@ -64,26 +64,53 @@ func TestPendingIsBoundedAndSingleUse(t *testing.T) {
 	p := NewPending[int](1)
 	first := NewToken()
 	o := Offer{Token: NewToken(), Generation: 9}
-	if err := p.Add(first, o, 1); err != nil {
+	if err := p.Add(first, o, sdk.Target{}, 1); err != nil {
 		t.Fatal(err)
 	}
 	for i := 1; i < MaxPending; i++ {
-		if err := p.Add(NewToken(), Offer{}, i); err != nil {
+		if err := p.Add(NewToken(), Offer{}, sdk.Target{}, i); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := p.Add(NewToken(), Offer{}, 0); !errors.Is(err, sdk.Busy) {
+	if err := p.Add(NewToken(), Offer{}, sdk.Target{}, 0); !errors.Is(err, sdk.Busy) {
 		t.Errorf("one too many: %v", err)
 	}
 	j := Join{Kind: Frames, Instance: 1, Generation: 9, Answered: first, Offered: o.Token}
-	if e, v := p.Claim(j); v != Welcome || e != 1 {
+	if e, v := p.Claim(j, ""); v != Welcome || e != 1 {
 		t.Errorf("Claim: %d, %v", e, v)
 	}
-	if _, v := p.Claim(j); v != UnknownToken {
+	if _, v := p.Claim(j, ""); v != UnknownToken {
 		t.Errorf("a second Claim: %v", v)
 	}
 	if p.Remove(first) {
 		t.Error("Remove found what was claimed")
+	}
+}
+
+// Whoever learned the tokens, but is somebody else, gets nothing, and costs the
+// expected peer nothing.
+func TestPendingIsForOneIdentity(t *testing.T) {
+	p := NewPending[int](1)
+	mine, anybodys := NewToken(), NewToken()
+	o := Offer{Token: NewToken(), Generation: 9}
+	if err := p.Add(mine, o, sdk.Target{PeerIdentity: "alice"}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Add(anybodys, o, sdk.Target{}, 2); err != nil {
+		t.Fatal(err)
+	}
+	j := Join{Kind: Frames, Instance: 1, Generation: 9, Answered: mine, Offered: o.Token}
+	for _, who := range []string{"mallory", ""} {
+		if _, v := p.Claim(j, who); v != WrongIdentity {
+			t.Errorf("%q: %v", who, v)
+		}
+	}
+	if e, v := p.Claim(j, "alice"); v != Welcome || e != 1 {
+		t.Errorf("alice: %d, %v", e, v)
+	}
+	j.Answered = anybodys
+	if e, v := p.Claim(j, "bob"); v != Welcome || e != 2 {
+		t.Errorf("without a name to expect: %d, %v", e, v)
 	}
 }
 

@@ -2,9 +2,11 @@ package bootstrap
 
 import (
 	"context"
+	"net"
 
 	"github.com/hawser-transport/hawser/plugins/internal/address"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Offering runs the exchange for a target and returns the address to dial and
@@ -42,6 +44,15 @@ func Answering(t sdk.Target, instance uint64, addr string, raw []byte) (Offer, A
 		err = offer.Check(t)
 	}
 	return offer, Answer{Token: NewToken(), Generation: t.Generation, Instance: instance, Address: addr}, err
+}
+
+// Expected refuses a dialed connection of another identity than the target's.
+// A transport without keys knows no identities, and carries in clear.
+func Expected(t sdk.Target, conn net.Conn) error {
+	if got := mtls.Identity(conn); got != "" && t.PeerIdentity != "" && got != t.PeerIdentity {
+		return sdk.Errorf(sdk.Refused, "the certificate of %s is there, not that of %s, whose engine this endpoint is for", got, t.PeerIdentity)
+	}
+	return nil
 }
 
 // PeerName names a target's peer in messages.

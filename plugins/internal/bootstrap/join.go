@@ -86,8 +86,11 @@ const (
 	WrongGeneration Verdict = 6
 	// Closing: the instance is going away.
 	Closing Verdict = 7
+	// WrongIdentity: the token's endpoint is for the bearer of another
+	// certificate.
+	WrongIdentity Verdict = 8
 
-	verdicts Verdict = 8
+	verdicts Verdict = 9
 )
 
 // VerdictLen is the length of a verdict on the wire.
@@ -133,6 +136,8 @@ func (v Verdict) String() string {
 		return "wrong generation"
 	case Closing:
 		return "going away"
+	case WrongIdentity:
+		return "the certificate is not that of the engine which this endpoint is for"
 	default:
 		return fmt.Sprintf("verdict %d", uint8(v))
 	}

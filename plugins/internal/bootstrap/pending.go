@@ -23,6 +23,7 @@ type Pending[E any] struct {
 type waiting[E any] struct {
 	offered    Token
 	generation uint64
+	identity   string // whose connection it must be; empty: anybody's
 	endpoint   E
 }
 
@@ -31,21 +32,21 @@ func NewPending[E any](instance uint64) *Pending[E] {
 	return &Pending[E]{instance: instance, waiting: make(map[Token]waiting[E])}
 }
 
-// Add expects a connection for the endpoint that answered the offer.
-func (p *Pending[E]) Add(answered Token, o Offer, endpoint E) error {
+// Add expects a connection for the endpoint that answered the target's offer.
+func (p *Pending[E]) Add(answered Token, o Offer, t sdk.Target, endpoint E) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.waiting) >= MaxPending {
 		return sdk.Errorf(sdk.Busy, "%d accepted endpoints are waiting for their peers already", MaxPending)
 	}
-	p.waiting[answered] = waiting[E]{o.Token, o.Generation, endpoint}
+	p.waiting[answered] = waiting[E]{o.Token, o.Generation, t.PeerIdentity, endpoint}
 	return nil
 }
 
-// Claim returns the endpoint that a connection belongs to and stops expecting
-// it. Anything but Welcome leaves the table as it was: a stranger's guess must
+// Claim returns the endpoint that a connection of this identity belongs to and
+// stops expecting it. Anything but Welcome leaves the table as it was: a stranger's guess must
 // not cost the expected peer its place.
-func (p *Pending[E]) Claim(j Join) (E, Verdict) {
+func (p *Pending[E]) Claim(j Join, identity string) (E, Verdict) {
 	var none E
 	if j.Instance != p.instance {
 		return none, WrongInstance
@@ -58,6 +59,9 @@ func (p *Pending[E]) Claim(j Join) (E, Verdict) {
 	}
 	if w.generation != j.Generation {
 		return none, WrongGeneration
+	}
+	if w.identity != "" && w.identity != identity {
+		return none, WrongIdentity
 	}
 	delete(p.waiting, j.Answered)
 	return w.endpoint, Welcome

@@ -2,7 +2,6 @@ package rpctransport
 
 import (
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"time"
@@ -13,33 +12,30 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/hawser-transport/hawser/plugins/internal/address"
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
-// Paths implements [sdk.Notifier].
-func (t *Transport) Paths(remote sdk.Attributes) ([]string, error) { return address.Paths(remote) }
-
 // Connect implements [sdk.Notifier].
 func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
-	if err := t.admit(target, bootstrap.Connecting); err != nil {
+	if err := t.Admit(target, bootstrap.Connecting); err != nil {
 		return nil, err
 	}
-	ctx, stop := t.life.Until(ctx)
+	ctx, stop := t.Life.Until(ctx)
 	defer stop()
-	addr, j, err := bootstrap.Offering(ctx, target, t.instance, exchange)
+	addr, j, err := bootstrap.Offering(ctx, target, t.Instance, exchange)
 	if err != nil {
 		return nil, err
 	}
-	s, hangUp, err := t.join(ctx, addr, j)
+	s, hangUp, err := t.join(ctx, addr, target, j)
 	if err != nil {
 		return nil, err
 	}
 	e := newEndpoint(t, target, h)
-	if err := t.life.Start(e, func() { e.run(s, hangUp) }); err != nil {
+	if err := t.Life.Start(e, func() { e.run(s, hangUp) }); err != nil {
 		hangUp()
 		return nil, err
 	}
@@ -48,83 +44,45 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 
 // Accept implements [sdk.Notifier].
 func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
-	if err := t.life.Ready(); err != nil {
-		return nil, nil, err
-	}
-	offer, answer, err := bootstrap.Answering(target, t.instance, t.addr, raw)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := t.admit(target, bootstrap.Accepting); err != nil {
-		return nil, nil, err
-	}
-	e := newEndpoint(t, target, h)
-	if err := t.pending.Add(answer.Token, offer, e); err != nil {
-		return nil, nil, err
-	}
-	patience := milliseconds(t.settings.AcceptWaitMS)
-	if err := t.life.Start(e, func() { e.await(answer.Token, patience) }); err != nil {
-		t.pending.Remove(answer.Token)
-		return nil, nil, err
-	}
-	return e, answer.Marshal(), nil
-}
-
-// admit says whether a new endpoint may be made for the target.
-func (t *Transport) admit(target sdk.Target, side bootstrap.Side) error {
-	if err := t.life.Ready(); err != nil {
-		return err
-	}
-	if err := address.OnPath(target); err != nil {
-		return err
-	}
-	return t.generations.Admit(target, side)
+	return t.Answer(target, raw, func() *endpoint { return newEndpoint(t, target, h) })
 }
 
 // Probe implements [sdk.Prober].
 func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
-	if err := t.life.Running(); err != nil {
-		return err
-	}
-	if err := address.OnPath(target); err != nil {
-		return err
-	}
-	addr, err := address.Remote(target.Remote)
+	addr, err := t.Probed(target)
 	if err != nil {
 		return err
 	}
-	ctx, stop := t.life.Until(ctx)
+	ctx, stop := t.Life.Until(ctx)
 	defer stop()
-	conn, no, err := t.client(addr)
+	conn, no, err := t.client(addr, target)
 	if err != nil {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // nothing is left on it
 	if _, err := pb.NewFallbackClient(conn).Probe(ctx, &pb.ProbeRequest{}); err != nil {
-		return t.unreached(ctx, addr, no.or(err))
+		return t.Unreached(ctx, addr, no.or(err))
 	}
 	return nil
 }
 
 // join opens a stream and presents the message until it is welcome. hangUp
 // ends the stream and its connection.
-func (t *Transport) join(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, milliseconds(t.settings.ConnectTimeoutMS))
-	defer cancel()
-	err = bootstrap.Persist(ctx, func() (verdict bootstrap.Verdict, err error) {
-		s, hangUp, verdict, err = t.dial(ctx, addr, j)
+func (t *Transport) join(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (s stream, hangUp func(), err error) {
+	err = t.Persist(ctx, addr, func(ctx context.Context) (verdict bootstrap.Verdict, err error) {
+		s, hangUp, verdict, err = t.dial(ctx, addr, target, j)
 		return verdict, err
 	})
 	if err != nil {
-		return nil, nil, t.unreached(ctx, addr, err)
+		return nil, nil, err
 	}
 	return s, hangUp, nil
 }
 
 // dial opens one stream on a connection of its own and asks for a verdict. The
 // stream is the caller's only with Welcome.
-func (t *Transport) dial(ctx context.Context, addr string, j bootstrap.Join) (s stream, hangUp func(), verdict bootstrap.Verdict, err error) {
-	conn, no, err := t.client(addr)
+func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (s stream, hangUp func(), verdict bootstrap.Verdict, err error) {
+	conn, no, err := t.client(addr, target)
 	if err != nil {
 		return nil, nil, 0, err
 	}
@@ -191,9 +149,9 @@ func (r *refusal) or(err error) error {
 
 // client makes a connection that dials when it is first used, once: a broken
 // one ends its endpoint, and what then happens is the engine's decision.
-func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
+func (t *Transport) client(addr string, target sdk.Target) (*grpc.ClientConn, *refusal, error) {
 	no := &refusal{}
-	patience := milliseconds(t.settings.ConnectTimeoutMS)
+	patience := streams.Milliseconds(t.settings.ConnectTimeoutMS)
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		// TLS, if any, is the dialer's.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -202,8 +160,13 @@ func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
 			if err != nil {
 				return nil, err
 			}
-			conn := mtls.Client(raw, t.keys, protocol, no.set)
-			if err := mtls.Handshake(ctx, conn); err != nil {
+			conn := mtls.Client(raw, t.Keys, protocol, no.set)
+			err = mtls.Handshake(ctx, conn)
+			if err == nil {
+				err = bootstrap.Expected(target, conn)
+				no.set(err)
+			}
+			if err != nil {
 				_ = conn.Close()
 				return nil, err
 			}
@@ -227,18 +190,4 @@ func (t *Transport) client(addr string) (*grpc.ClientConn, *refusal, error) {
 		return nil, nil, sdk.Errorf(sdk.InvalidArgument, "address %q: %w", addr, err)
 	}
 	return conn, no, nil
-}
-
-// unreached words a failed call: who did not answer, who said no, and whose
-// time was over.
-func (t *Transport) unreached(ctx context.Context, addr string, err error) error {
-	switch {
-	case sdk.CodeOf(err) != 0:
-		return err
-	case t.life.Running() != nil:
-		return t.life.Running()
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return sdk.Errorf(sdk.Unavailable, "%s did not answer in time: %w", addr, err)
-	}
-	return sdk.Errorf(sdk.Unavailable, "cannot reach %s: %w", addr, err)
 }

@@ -28,7 +28,7 @@ type endpoint struct {
 func newEndpoint(t *Transport, target sdk.Target, h sdk.Handler) *endpoint {
 	return &endpoint{
 		t: t, handler: h, peer: bootstrap.PeerName(target),
-		out: newSender(&t.life.Tasks), arrived: make(chan stream, 1),
+		out: newSender(&t.Life.Tasks), arrived: make(chan stream, 1),
 	}
 }
 
@@ -37,10 +37,13 @@ func newEndpoint(t *Transport, target sdk.Target, h sdk.Handler) *endpoint {
 func (e *endpoint) Send(frames []sdk.Frame, _ bool) (int, error) { return e.out.send(frames) }
 
 // Close implements [sdk.Endpoint].
-func (e *endpoint) Close() { e.out.end(errClosed) }
+func (e *endpoint) Close() { e.End(errClosed) }
 
-// await is an accepted endpoint's goroutine until its peer arrives.
-func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
+// End ends it for a reason.
+func (e *endpoint) End(cause error) { e.out.end(cause) }
+
+// Await is an accepted endpoint's goroutine until its peer arrives.
+func (e *endpoint) Await(token bootstrap.Token, patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -53,7 +56,7 @@ func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 		e.out.end(sdk.Errorf(sdk.Unavailable, "%s did not connect within %s", e.peer, patience))
 	case <-e.out.done:
 	}
-	e.t.pending.Remove(token) // a stream that has claimed it sees the end
+	e.t.Pending.Remove(token) // a stream that has claimed it sees the end
 	e.finish()
 }
 
@@ -61,11 +64,11 @@ func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 // stream.
 func (e *endpoint) run(s stream, cancel func()) {
 	sent := make(chan struct{})
-	e.t.life.Tasks.Go(func() {
+	e.t.Life.Tasks.Go(func() {
 		defer close(sent)
 		e.out.run(s.SendMsg)
 	})
-	e.t.life.Tasks.Go(func() {
+	e.t.Life.Tasks.Go(func() {
 		<-e.out.done
 		cancel()
 	})
@@ -79,7 +82,7 @@ func (e *endpoint) finish() {
 	if len(cs) > 0 {
 		e.handler.Completed(cs)
 	}
-	e.t.life.Forget(e)
+	e.t.Life.Forget(e)
 	e.handler.Ended(cause)
 }
 

@@ -52,7 +52,7 @@ func newStranger(t *testing.T, settings string) *stranger {
 		Kind: bootstrap.Frames, Instance: answer.Instance, Generation: 3,
 		Answered: answer.Token, Offered: offer.Token,
 	}
-	conn, _, err := s.node.Transport.(*Transport).client(s.addr)
+	conn, _, err := s.node.Transport.(*Transport).client(s.addr, sdk.Target{})
 	if err != nil {
 		t.Fatal(err)
 	}

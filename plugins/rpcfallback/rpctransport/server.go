@@ -11,9 +11,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pb"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 const (
@@ -100,9 +102,13 @@ func (s *service) claim(ctx context.Context) (*endpoint, bootstrap.Verdict) {
 	case j.Kind != bootstrap.Frames:
 		return nil, bootstrap.WrongKind
 	}
-	e, verdict := s.t.pending.Claim(j)
-	if verdict == bootstrap.WrongInstance {
+	from, _ := peer.FromContext(ctx) // a server's always has one
+	e, verdict := s.t.Pending.Claim(j, mtls.IdentityAt(from.Addr))
+	switch verdict {
+	case bootstrap.WrongInstance:
 		s.t.gate.courtesy.Ask()
+	case bootstrap.WrongIdentity:
+		s.t.gate.turnAway(s.t.Log, from.Addr, verdict.String())
 	}
 	return e, verdict
 }
@@ -113,21 +119,25 @@ type gate struct {
 	done     <-chan struct{} // closed when the transport closes
 	open     atomic.Int64
 	courtesy bootstrap.Courtesy
-	// turnedAway counts the connections that TLS has refused.
+	// turnedAway counts the connections that TLS has refused, and the streams
+	// that came over another peer's.
 	turnedAway atomic.Uint64
 }
 
 // refused logs peers that TLS refuses.
 func (g *gate) refused(log *slog.Logger) func(net.Conn, error) {
 	return func(conn net.Conn, err error) {
-		if err == nil {
-			return
+		if err != nil {
+			g.turnAway(log, conn.RemoteAddr(), err.Error())
 		}
-		n := g.turnedAway.Add(1)
-		// One line for each power of two: a scanner must not fill the log.
-		if n&(n-1) == 0 {
-			log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", err, "so far", n)
-		}
+	}
+}
+
+func (g *gate) turnAway(log *slog.Logger, from net.Addr, why string) {
+	n := g.turnedAway.Add(1)
+	// One line for each power of two: a scanner must not fill the log.
+	if n&(n-1) == 0 {
+		log.Warn("turned a connection away", "from", from.String(), "why", why, "so far", n)
 	}
 }
 

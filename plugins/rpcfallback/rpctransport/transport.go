@@ -2,14 +2,11 @@ package rpctransport
 
 import (
 	"context"
-	"encoding/json"
-	"log/slog"
+	"net"
 
 	"google.golang.org/grpc"
 
-	"github.com/hawser-transport/hawser/plugins/internal/address"
-	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
-	"github.com/hawser-transport/hawser/plugins/internal/lifecycle"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mtls"
 )
@@ -22,22 +19,16 @@ const version = "0.1.0"
 // Transport is the rpcfallback transport. It implements [sdk.Notifier],
 // [sdk.Prober], [sdk.Drainer] and [sdk.Keyed].
 type Transport struct {
-	life        *lifecycle.Life[*endpoint]
-	generations bootstrap.Generations
+	streams.Base[*endpoint]
 
 	// Set by Configure, which comes before everything else.
-	log      *slog.Logger
-	keys     *mtls.Keyring // nil without TLS
 	settings settings
-	instance uint64
-	addr     string
-	pending  *bootstrap.Pending[*endpoint]
 	gate     *gate
 	server   *grpc.Server
 }
 
 // New makes a transport.
-func New() sdk.Transport { return &Transport{life: lifecycle.New[*endpoint]()} }
+func New() sdk.Transport { return &Transport{Base: streams.NewBase[*endpoint]()} }
 
 // Describe implements [sdk.Transport].
 func (t *Transport) Describe() sdk.Description {
@@ -45,9 +36,9 @@ func (t *Transport) Describe() sdk.Description {
 		Name: Name, Version: version, Contract: sdk.ContractVersion,
 		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureKeys},
 		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxInflight, InflightBytes: inflightBytes},
-		ConfigSchema: json.RawMessage(schema),
+		ConfigSchema: schema(),
 		SharedDevice: true,
-		Listeners:    []sdk.ListenerSpec{{Name: listenerName, Key: listenerName, Default: defaultListen}},
+		Listeners:    []sdk.ListenerSpec{{Name: streams.ListenerName, Key: streams.ListenerName, Default: streams.DefaultListen}},
 	}
 }
 
@@ -57,63 +48,19 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	if err != nil {
 		return sdk.Setup{}, err
 	}
-	keys, err := mtls.Ring(cfg.Keys)
-	if err != nil {
-		return sdk.Setup{}, err
-	}
-	ln, err := address.Open(ctx, cfg, listenerName, s.Listen)
-	if err != nil {
-		return sdk.Setup{}, err
-	}
-	addr, err := address.Published(ln.Addr(), s.Advertise)
-	if err == nil {
-		err = t.life.Open(func() error {
-			if t.log = cfg.Log; t.log == nil {
-				t.log = slog.New(slog.DiscardHandler)
-			}
-			t.keys = keys
-			t.settings, t.instance, t.addr = s, cfg.Instance, addr
-			t.pending = bootstrap.NewPending[*endpoint](cfg.Instance)
-			t.gate, t.server = &gate{Listener: ln, done: t.life.Done()}, newServer(t)
-			// Serve returns when the listener is closed; why it did is known.
-			t.life.Tasks.Go(func() { _ = t.server.Serve(mtls.Listener(t.gate, t.keys, protocol, t.gate.refused(t.log))) })
-			return nil
-		})
-	}
-	if err != nil {
-		_ = ln.Close()
-		return sdk.Setup{}, err
-	}
-	return sdk.Setup{
-		Attributes: sdk.Attributes{address.Attribute: addr},
-		Paths:      []sdk.LocalPath{{Name: sdk.MainPath, Detail: "listening on " + ln.Addr().String() + ", reached at " + addr}},
-	}, nil
-}
-
-// SetKeys implements [sdk.Keyed].
-func (t *Transport) SetKeys(_ context.Context, k sdk.Keys) error {
-	if err := t.life.Running(); err != nil {
-		return err
-	}
-	return t.keys.Replace(k)
+	return t.Listen(ctx, cfg, s, func(ln net.Listener) {
+		t.settings = s
+		t.gate, t.server = &gate{Listener: ln, done: t.Life.Done()}, newServer(t)
+		// Serve returns when the listener is closed; why it did is known.
+		t.Life.Tasks.Go(func() { _ = t.server.Serve(mtls.Listener(t.gate, t.Keys, protocol, t.gate.refused(t.Log))) })
+	})
 }
 
 // Drain implements [sdk.Drainer]. The listening socket, which another instance
 // may share, lives on; only this instance's descriptor of it is closed.
-// Endpoints whose peer has not arrived end now: its connection would reach the
-// other instance, if any.
-func (t *Transport) Drain(context.Context) error {
-	if err := t.life.Drain(); err != nil {
-		return err
-	}
-	_ = t.gate.Close()
-	for _, e := range t.pending.All() {
-		e.out.end(sdk.Errorf(sdk.Unavailable, "draining before %s has connected", e.peer))
-	}
-	return nil
-}
+func (t *Transport) Drain(context.Context) error { return t.Stop(func() { _ = t.gate.Close() }) }
 
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
-	return t.life.Close(ctx, func() { t.server.Stop() })
+	return t.Life.Close(ctx, func() { t.server.Stop() })
 }

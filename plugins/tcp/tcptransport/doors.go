@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
@@ -55,7 +56,7 @@ func (d *doors) serve() {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
 	for {
-		d.courtesy.Pause(d.t.life.Done())
+		d.courtesy.Pause(d.t.Life.Done())
 		conn, err := d.ln.Accept()
 		if err == nil {
 			pause = firstPause
@@ -66,11 +67,11 @@ func (d *doors) serve() {
 			return
 		}
 		// Out of descriptors, most likely: it passes.
-		d.t.log.Warn("cannot accept a connection", "error", err, "pause", pause)
+		d.t.Log.Warn("cannot accept a connection", "error", err, "pause", pause)
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, lastPause)
-		case <-d.t.life.Done():
+		case <-d.t.Life.Done():
 			return
 		}
 	}
@@ -96,7 +97,7 @@ func (d *doors) admit(conn net.Conn) {
 		d.halfOpen.Remove(oldest)
 	}
 	el := d.halfOpen.PushBack(conn)
-	d.t.life.Tasks.Go(func() {
+	d.t.Life.Tasks.Go(func() {
 		kept := d.hear(conn, el)
 		d.leave(el)
 		if !kept {
@@ -115,8 +116,8 @@ func (d *doors) leave(el *list.Element) {
 // hear reads a connection's join message and answers it. It says whether the
 // connection now belongs to an endpoint.
 func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
-	_ = conn.SetDeadline(time.Now().Add(milliseconds(d.t.settings.HandshakeTimeoutMS)))
-	conn = mtls.Server(conn, d.t.keys, protocol, nil)
+	_ = conn.SetDeadline(time.Now().Add(streams.Milliseconds(d.t.settings.HandshakeTimeoutMS)))
+	conn = mtls.Server(conn, d.t.Keys, protocol, nil)
 	if err := mtls.Handshake(context.Background(), conn); err != nil {
 		d.turnAway(conn, err.Error())
 		return false
@@ -126,8 +127,8 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		d.turnAway(conn, "said nothing in time")
 		return false
 	}
-	if d.t.keys == nil && mtls.LooksLikeTLS(b[:]) {
-		d.turnAway(conn, "uses TLS, which is not configured here")
+	if d.t.Keys == nil && mtls.LooksLikeTLS(b[:]) {
+		d.turnAway(conn, "uses TLS, which is not configured here: configure security.ca, security.cert and security.key here too")
 		_, _ = conn.Write(bootstrap.NotHawser.Marshal()) // no TLS either, and the peer sees it
 		mtls.Linger(conn)
 		return false
@@ -139,7 +140,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	}
 	var e *endpoint
 	if verdict == bootstrap.Welcome && j.Kind == bootstrap.Frames {
-		e, verdict = d.t.pending.Claim(j)
+		e, verdict = d.t.Pending.Claim(j, mtls.Identity(conn))
 	}
 	if verdict == bootstrap.WrongInstance {
 		d.courtesy.Ask()
@@ -163,6 +164,6 @@ func (d *doors) turnAway(conn net.Conn, why string) {
 	n := d.turnedAway.Add(1)
 	// One line for each power of two: a scanner must not fill the log.
 	if n&(n-1) == 0 {
-		d.t.log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", why, "so far", n)
+		d.t.Log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", why, "so far", n)
 	}
 }

@@ -30,10 +30,13 @@ func newEndpoint(t *Transport, target sdk.Target, h sdk.Handler) *endpoint {
 func (e *endpoint) Send(frames []sdk.Frame, more bool) (int, error) { return e.out.send(frames, more) }
 
 // Close implements [sdk.Endpoint].
-func (e *endpoint) Close() { e.out.end(errClosed) }
+func (e *endpoint) Close() { e.End(errClosed) }
 
-// await is an accepted endpoint's goroutine until its peer arrives.
-func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
+// End ends it for a reason.
+func (e *endpoint) End(cause error) { e.out.end(cause) }
+
+// Await is an accepted endpoint's goroutine until its peer arrives.
+func (e *endpoint) Await(token bootstrap.Token, patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
@@ -44,7 +47,7 @@ func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 		e.out.end(sdk.Errorf(sdk.Unavailable, "%s did not connect within %s", e.peer, patience))
 	case <-e.out.done:
 	}
-	if !e.t.pending.Remove(token) {
+	if !e.t.Pending.Remove(token) {
 		// It was claimed a moment ago, and comes too late.
 		_ = (<-e.arrived).Close()
 	}
@@ -54,7 +57,7 @@ func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 // run carries the connection's traffic until it ends.
 func (e *endpoint) run(sock *socket) {
 	if e.out.attach(sock) {
-		e.t.life.Tasks.Go(e.out.flush)
+		e.t.Life.Tasks.Go(e.out.flush)
 		e.out.end(e.read(sock))
 	} else {
 		_ = sock.Close()
@@ -67,7 +70,7 @@ func (e *endpoint) finish() {
 	if len(cs) > 0 {
 		e.handler.Completed(cs)
 	}
-	e.t.life.Forget(e)
+	e.t.Life.Forget(e)
 	e.handler.Ended(cause)
 }
 

@@ -1,89 +1,29 @@
 package tcptransport
 
 import (
-	"bytes"
 	"encoding/json"
-	"time"
 
-	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 )
 
-// listenerName is the listener's name and the key of its address in the
-// settings.
-const listenerName = "listen"
-
-const defaultListen = "127.0.0.1:0"
-
-const schema = `{
-  "$schema": "https://json-schema.org/draft/2020-12/schema",
-  "title": "tcp transport",
-  "type": "object",
-  "additionalProperties": false,
-  "properties": {
-    "listen": {
-      "type": "string", "default": "127.0.0.1:0",
-      "description": "Address to accept connections on, host:port; port 0 takes a free one."
-    },
-    "advertise": {
-      "type": "string",
-      "description": "Address that peers dial instead, host:port or host; without a port the listening one. Needed when listening on all addresses."
-    },
-    "connect_timeout_ms": {
-      "type": "integer", "minimum": 1, "maximum": 600000, "default": 5000,
-      "description": "How long dialing a peer and being welcomed by it may take."
-    },
-    "accept_wait_ms": {
-      "type": "integer", "minimum": 1, "maximum": 600000, "default": 5000,
-      "description": "How long an accepted endpoint waits for its peer's connection."
-    },
-    "handshake_timeout_ms": {
-      "type": "integer", "minimum": 1, "maximum": 60000, "default": 2000,
-      "description": "How long a new incoming connection has to say what it is for."
-    },
-    "send_buffer_bytes": {
-      "type": "integer", "minimum": 131072, "maximum": 67108864, "default": 2097152,
-      "description": "How much one endpoint holds that the kernel has not taken, before it reports backpressure. Allocated only while it is needed."
-    }
-  }
-}`
-
 type settings struct {
-	Listen             string `json:"listen"`
-	Advertise          string `json:"advertise"`
-	ConnectTimeoutMS   int    `json:"connect_timeout_ms"`
-	AcceptWaitMS       int    `json:"accept_wait_ms"`
-	HandshakeTimeoutMS int    `json:"handshake_timeout_ms"`
-	SendBufferBytes    int    `json:"send_buffer_bytes"`
+	streams.Settings
+	HandshakeTimeoutMS int `json:"handshake_timeout_ms"`
+	SendBufferBytes    int `json:"send_buffer_bytes"`
 }
 
-// parseSettings fills in the defaults. The engine has checked the schema; a
-// host that runs the transport without an engine has not.
-func parseSettings(raw json.RawMessage) (settings, error) {
-	s := settings{
-		Listen: defaultListen, ConnectTimeoutMS: 5000, AcceptWaitMS: 5000,
-		HandshakeTimeoutMS: 2000, SendBufferBytes: 2 << 20,
-	}
-	if len(raw) > 0 {
-		d := json.NewDecoder(bytes.NewReader(raw))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&s); err != nil {
-			return s, sdk.Errorf(sdk.InvalidArgument, "tcp settings: %w", err)
-		}
-	}
-	for _, c := range []struct {
-		key             string
-		value, min, max int
-	}{
-		{"connect_timeout_ms", s.ConnectTimeoutMS, 1, 600_000},
-		{"accept_wait_ms", s.AcceptWaitMS, 1, 600_000},
-		{"handshake_timeout_ms", s.HandshakeTimeoutMS, 1, 60_000},
-		{"send_buffer_bytes", s.SendBufferBytes, 128 << 10, 64 << 20},
-	} {
-		if c.value < c.min || c.value > c.max {
-			return s, sdk.Errorf(sdk.InvalidArgument, "tcp settings: %s is %d, must be %d to %d", c.key, c.value, c.min, c.max)
-		}
-	}
-	return s, nil
+func (s *settings) numbers() []streams.Number {
+	return append(s.Settings.Numbers(),
+		streams.Number{Value: &s.HandshakeTimeoutMS, Key: "handshake_timeout_ms", Default: 2000, Min: 1, Max: 60_000,
+			Doc: "How long a new incoming connection has to say what it is for."},
+		streams.Number{Value: &s.SendBufferBytes, Key: "send_buffer_bytes", Default: 2 << 20, Min: 128 << 10, Max: 64 << 20,
+			Doc: "How much one endpoint holds that the kernel has not taken, before it reports backpressure. Allocated only while it is needed."},
+	)
 }
 
-func milliseconds(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+func schema() json.RawMessage { return streams.Schema("tcp transport", new(settings).numbers()) }
+
+func parseSettings(raw json.RawMessage) (s settings, err error) {
+	err = streams.Parse("tcp", raw, &s.Settings, &s, s.numbers())
+	return s, err
+}

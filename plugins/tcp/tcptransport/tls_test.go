@@ -59,6 +59,8 @@ func TestGarbageUnderTLS(t *testing.T) {
 	ra.WaitDone(1)
 }
 
+func TestIdentities(t *testing.T) { rigtest.Identities(t, New) }
+
 // TLS 1.2 is not spoken.
 func TestOnlyTLS13(t *testing.T) {
 	_, b := securedPair(t)

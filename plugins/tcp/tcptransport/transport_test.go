@@ -6,6 +6,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -18,6 +19,6 @@ func pair(t testing.TB) (a, b *rigtest.Node) {
 
 func TestLoad(t *testing.T)           { rigtest.Load(t, New, 5000, maxFrame) }
 func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 1000) }
-func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, listenerName, New) }
+func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, streams.ListenerName, New) }
 
 func Benchmark(b *testing.B) { rigtest.Bench(b, Name, New) }

@@ -71,7 +71,7 @@ func newWriter(t *Transport, peer string) *writer {
 		kick: make(chan struct{}, 1), done: make(chan struct{}), owner: detached,
 	}
 	w.released.L = &w.mu
-	w.delay = receipt.Delay{Fire: w.tell, Tasks: &t.life.Tasks}
+	w.delay = receipt.Delay{Fire: w.tell, Tasks: &t.Life.Tasks}
 	return w
 }
 

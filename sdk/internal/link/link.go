@@ -35,6 +35,14 @@ const (
 	Pong Type = 7
 	// Files carries file descriptors; ID is a tag the two ends agree on.
 	Files Type = 8
+	// Window moves the end of an endpoint's window: ID is how many bytes of
+	// records of type Received, headers included, may have come in all. A
+	// record may come while those before it are fewer. A lower number than
+	// before changes nothing.
+	Window Type = 9
+	// Dropped says that the plugin had to drop ID frames of an endpoint,
+	// because its window was closed.
+	Dropped Type = 10
 )
 
 // HeaderSize is the size in bytes of a record's header.

@@ -395,7 +395,10 @@ type OpenLinkResponse struct {
 	Error   *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	Carrier string                 `protobuf:"bytes,2,opt,name=carrier,proto3" json:"carrier,omitempty"`
 	// Why a better carrier of the request was not taken; for the log.
-	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The plugin keeps to the windows of its endpoints, and takes records of
+	// type Window.
+	Windows       bool `protobuf:"varint,4,opt,name=windows,proto3" json:"windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -449,6 +452,13 @@ func (x *OpenLinkResponse) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *OpenLinkResponse) GetWindows() bool {
+	if x != nil {
+		return x.Windows
+	}
+	return false
 }
 
 type Packet struct {
@@ -939,6 +949,7 @@ type Target struct {
 	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	Remote        map[string]string      `protobuf:"bytes,5,rep,name=remote,proto3" json:"remote,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	PeerIdentity  string                 `protobuf:"bytes,7,opt,name=peer_identity,json=peerIdentity,proto3" json:"peer_identity,omitempty"` // whose certificate the peer's connection must bear
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1013,6 +1024,13 @@ func (x *Target) GetGeneration() uint64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *Target) GetPeerIdentity() string {
+	if x != nil {
+		return x.PeerIdentity
+	}
+	return ""
 }
 
 type ConnectRequest struct {
@@ -1184,6 +1202,7 @@ type AcceptRequest struct {
 	Target        *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
 	Endpoint      uint64                 `protobuf:"varint,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	Offer         []byte                 `protobuf:"bytes,3,opt,name=offer,proto3" json:"offer,omitempty"`
+	Window        uint32                 `protobuf:"varint,4,opt,name=window,proto3" json:"window,omitempty"` // as in ConnectRequest.Start
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1237,6 +1256,13 @@ func (x *AcceptRequest) GetOffer() []byte {
 		return x.Offer
 	}
 	return nil
+}
+
+func (x *AcceptRequest) GetWindow() uint32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
 }
 
 type AcceptResponse struct {
@@ -1628,9 +1654,12 @@ func (x *CloseResponse) GetError() *Error {
 }
 
 type ConnectRequest_Start struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Target        *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
-	Endpoint      uint64                 `protobuf:"varint,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // the engine's id for it on the link
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Target   *Target                `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
+	Endpoint uint64                 `protobuf:"varint,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // the engine's id for it on the link
+	// How many bytes of Received records, headers included, may come before
+	// the first record of type Window. 0 means without limit, for good.
+	Window        uint32 `protobuf:"varint,3,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1675,6 +1704,13 @@ func (x *ConnectRequest_Start) GetTarget() *Target {
 func (x *ConnectRequest_Start) GetEndpoint() uint64 {
 	if x != nil {
 		return x.Endpoint
+	}
+	return 0
+}
+
+func (x *ConnectRequest_Start) GetWindow() uint32 {
+	if x != nil {
+		return x.Window
 	}
 	return 0
 }
@@ -1848,11 +1884,12 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x0fOpenLinkRequest\x12\x1a\n" +
 	"\bcarriers\x18\x01 \x03(\tR\bcarriers\x12\x1d\n" +
 	"\n" +
-	"max_record\x18\x02 \x01(\rR\tmaxRecord\"s\n" +
+	"max_record\x18\x02 \x01(\rR\tmaxRecord\"\x8d\x01\n" +
 	"\x10OpenLinkResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x18\n" +
 	"\acarrier\x18\x02 \x01(\tR\acarrier\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"\"\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
+	"\awindows\x18\x04 \x01(\bR\awindows\"\"\n" +
 	"\x06Packet\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\fR\arecords\"\xb6\x01\n" +
 	"\x10ConfigureRequest\x12\x1a\n" +
@@ -1888,7 +1925,7 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
 	"\rPathsResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xfc\x01\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xa1\x02\n" +
 	"\x06Target\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\fR\x05local\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\fR\x04peer\x12\x1b\n" +
@@ -1897,16 +1934,18 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x06remote\x18\x05 \x03(\v2$.hawser.plugin.v1.Target.RemoteEntryR\x06remote\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x06 \x01(\x04R\n" +
-	"generation\x1a9\n" +
+	"generation\x12#\n" +
+	"\rpeer_identity\x18\a \x01(\tR\fpeerIdentity\x1a9\n" +
 	"\vRemoteEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc3\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdb\x02\n" +
 	"\x0eConnectRequest\x12>\n" +
 	"\x05start\x18\x01 \x01(\v2&.hawser.plugin.v1.ConnectRequest.StartH\x00R\x05start\x12A\n" +
-	"\x06answer\x18\x02 \x01(\v2'.hawser.plugin.v1.ConnectRequest.AnswerH\x00R\x06answer\x1aU\n" +
+	"\x06answer\x18\x02 \x01(\v2'.hawser.plugin.v1.ConnectRequest.AnswerH\x00R\x06answer\x1am\n" +
 	"\x05Start\x120\n" +
 	"\x06target\x18\x01 \x01(\v2\x18.hawser.plugin.v1.TargetR\x06target\x12\x1a\n" +
-	"\bendpoint\x18\x02 \x01(\x04R\bendpoint\x1aO\n" +
+	"\bendpoint\x18\x02 \x01(\x04R\bendpoint\x12\x16\n" +
+	"\x06window\x18\x03 \x01(\rR\x06window\x1aO\n" +
 	"\x06Answer\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\fR\x06answerB\x06\n" +
@@ -1918,11 +1957,12 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05offer\x18\x01 \x01(\fR\x05offer\x1a5\n" +
 	"\x04Done\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05errorB\x06\n" +
-	"\x04step\"s\n" +
+	"\x04step\"\x8b\x01\n" +
 	"\rAcceptRequest\x120\n" +
 	"\x06target\x18\x01 \x01(\v2\x18.hawser.plugin.v1.TargetR\x06target\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\x04R\bendpoint\x12\x14\n" +
-	"\x05offer\x18\x03 \x01(\fR\x05offer\"W\n" +
+	"\x05offer\x18\x03 \x01(\fR\x05offer\x12\x16\n" +
+	"\x06window\x18\x04 \x01(\rR\x06window\"W\n" +
 	"\x0eAcceptResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x16\n" +
 	"\x06answer\x18\x02 \x01(\fR\x06answer\"@\n" +

@@ -28,7 +28,7 @@ const closeTimeout = 2 * time.Second
 // ServeNode is a node's process: it does what its parent asks for on in until
 // that ends.
 func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.Logger) error {
-	n := lab.NewNode(log)
+	n := lab.NewNode(log, nil)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var tasks sync.WaitGroup

@@ -86,8 +86,9 @@ func newPeers() *cobra.Command {
 		Short: "List a running node's peers and the paths to them",
 		Long: `Asks a running node, or an engine within a program, over its admin socket what it
 holds of each peer: how far sending has come, what is pending, how much room the
-peer grants, and each path with its state, what is under way on it and what went
-wrong last.
+peer grants, when it was heard, whether it is marked as silent and for how long,
+and each path with its state (if it is paused, for how long and which pause in a
+row that is), what is under way on it and what went wrong last.
 
 An engine within a program has a socket if its configuration has admin.socket;
 name it with --socket.`,
@@ -141,7 +142,7 @@ func printPeers(w io.Writer, list admin.Peers, now time.Time) {
 			receiving = "yes"
 		}
 		lead := fmt.Sprintf("%s\t%s\t%s\t%s\t%d\t%d B\t%s\t%s", name, printableName(p.Address), p.Session, receiving, p.Pending,
-			p.OutboxBytes, room, ago(now, p.Heard))
+			p.OutboxBytes, room, heardOf(p, now))
 		if len(p.Paths) == 0 {
 			fmt.Fprintf(table, "%s\t-\t-\t-\t%s\n", lead, clipped(p.HelloError))
 		}
@@ -166,7 +167,32 @@ func wayOf(p admin.Path) string {
 	return way
 }
 
+// heardOf is when a peer last said something, and, if it is marked as silent,
+// for how long calls to it fail at once yet.
+func heardOf(p admin.Peer, now time.Time) string {
+	heard := ago(now, p.Heard)
+	if p.Cooldowns > 0 {
+		heard += fmt.Sprintf(", silent (cooldown %d, %v more)", p.Cooldowns, remaining(now, p.SilentUntil))
+	}
+	return heard
+}
+
 func stateOf(p admin.Path, now time.Time) string {
+	state := connectionOf(p, now)
+	switch {
+	case !p.PausedUntil.IsZero():
+		return fmt.Sprintf("paused (pause %d, %v more)", p.Pauses, remaining(now, p.PausedUntil))
+	case p.Pauses > 0:
+		return fmt.Sprintf("%s, on probation after pause %d", state, p.Pauses)
+	}
+	return state
+}
+
+func remaining(now, t time.Time) time.Duration {
+	return max(0, t.Sub(now)).Round(100 * time.Millisecond)
+}
+
+func connectionOf(p admin.Path, now time.Time) string {
 	switch {
 	case p.RetryAt.After(now):
 		return fmt.Sprintf("%s, again in %v", p.State, p.RetryAt.Sub(now).Round(100*time.Millisecond))
@@ -289,10 +315,10 @@ func printStatus(w io.Writer, s statusJSON, now time.Time) {
 
 func printRunning(w io.Writer, list []admin.Transport, now time.Time) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "TRANSPORT\tSTATE\tINSTANCE\tPID\tVERSION\tRESTARTS\tLAST ERROR")
+	fmt.Fprintln(table, "TRANSPORT\tSTATE\tINSTANCE\tPID\tVERSION\tRESTARTS\tDROPPED\tLAST ERROR")
 	for _, t := range list {
-		fmt.Fprintf(table, "%s\t%s for %v\t%d\t%d\t%s\t%d\t%s\n", t.Name, t.State, now.Sub(t.Since).Round(time.Second),
-			t.Instance, t.PID, printableName(t.Version), t.Restarts, clipped(t.LastError))
+		fmt.Fprintf(table, "%s\t%s for %v\t%d\t%d\t%s\t%d\t%d\t%s\n", t.Name, t.State, now.Sub(t.Since).Round(time.Second),
+			t.Instance, t.PID, printableName(t.Version), t.Restarts, t.Dropped, clipped(t.LastError))
 	}
 	_ = table.Flush()
 }

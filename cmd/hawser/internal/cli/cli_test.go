@@ -291,6 +291,11 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	runWith(t, ctx, "", "demo", "--row", "1", "--plugins-dir", twoPlugins(t)).check(t, exitInterrupted, "hawser: interrupted")
+	s := runWith(t, ctx, "", "demo", "--row", "1", "--plugins-dir", twoPlugins(t), "-o", "json")
+	s.check(t, exitInterrupted, "hawser: interrupted")
+	if s.out != `{"error":"interrupted","exit_code":130}`+"\n" {
+		t.Errorf("got %s", s.out)
+	}
 }
 
 // twoPlugins are files that can be found, and no plugins.
@@ -309,6 +314,8 @@ func TestVersionAndRows(t *testing.T) {
 	}
 	run(t, "version").check(t, exitOK, "hawser ", "contract 1")
 	run(t, "demo", "--list").check(t, exitOK, "1  no fault", "6  receiver restarted", "11  reader away")
+	run(t, "demo", "--help").check(t, exitOK, "1  no fault", "16  a million")
+	run(t, "demo", "--list", "--row", "reader away").check(t, exitOK, "11  reader away")
 	var rows []map[string]any
 	decode(t, run(t, "demo", "--list", "-o", "json"), exitOK, &rows)
 	if len(rows) != 16 || rows[0]["name"] != "no fault" {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -209,7 +208,7 @@ func newConfigSchema() *cobra.Command {
 	}
 	outputFlag(command) // it is JSON either way
 	command.RunE = func(cmd *cobra.Command, _ []string) error {
-		return document(cmd.OutOrStdout(), json.RawMessage(engine.ConfigSchema()))
+		return document(cmd.OutOrStdout(), engine.ConfigSchema())
 	}
 	return command
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,7 +27,10 @@ taken away. A row holds if every notification arrived, each once.
 
 Each row tells which transports carried how many, at which notification each
 fault landed, and how it shows that the fault really happened. Exits with 0 if
-all rows hold, and with 2 if one does not.`,
+all rows hold, and with 2 if one does not.
+
+The rows, which --row runs alone by number, name or a part of one:
+` + rowsHelp(),
 			Args: noArgs,
 		}
 	)
@@ -141,10 +145,21 @@ func (f *demoFlags) printRows(out io.Writer, rows []demo.Row) error {
 	if *f.output == outputJSON {
 		return document(out, rows)
 	}
-	for i, r := range rows {
-		fmt.Fprintf(out, "%2d  %-18s  %s\n", i+1, r.Name, r.Scenario)
-	}
+	listRows(out, rows)
 	return nil
+}
+
+func listRows(out io.Writer, rows []demo.Row) {
+	for _, r := range rows {
+		fmt.Fprintf(out, "%2d  %-18s  %s\n", r.Number, r.Name, r.Scenario)
+	}
+}
+
+// rowsHelp is the list of all rows for the command's help.
+func rowsHelp() string {
+	var b strings.Builder
+	listRows(&b, demo.Rows())
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func newDemoNode() *cobra.Command {

@@ -48,6 +48,9 @@ func failed(code int, format string, args ...any) error {
 // errReported is an end that the command has already told all about.
 var errReported = errors.New("reported")
 
+// errInterrupted is what a program is told of a command that a signal ended.
+var errInterrupted = errors.New("interrupted")
+
 // silently ends with a code and prints nothing more.
 func silently(code int) error { return &failure{code: code, err: errReported} }
 

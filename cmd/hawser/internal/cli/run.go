@@ -37,6 +37,7 @@ func Run(ctx context.Context, args []string, s Streams) int {
 	case err == nil || errors.Is(err, errReported):
 	case code == exitInterrupted:
 		fmt.Fprintln(s.Err, "hawser: interrupted")
+		reportJSON(out, cmd, args, code, errInterrupted)
 	default:
 		report(s.Err, cmd, err)
 		reportJSON(out, cmd, args, code, err)

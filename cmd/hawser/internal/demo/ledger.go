@@ -28,8 +28,11 @@ func (l *ledger) take(life int, event string, data json.RawMessage) {
 	err := json.Unmarshal(data, &e)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil || event != entriesEvent {
-		l.fault = fmt.Errorf("a node sent %q: %v", event, err)
+	switch {
+	case event != entriesEvent:
+		l.fault = fmt.Errorf("a node sent %q", event)
+	case err != nil:
+		l.fault = fmt.Errorf("a node sent %s: %w", event, err)
 	}
 	for i := range e.Arrived {
 		e.Arrived[i].Life = life

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -48,14 +47,14 @@ type paceArgs struct {
 // ServeNode is a node's process: it does what its parent asks for on in, and
 // tells what happens on out, until in ends.
 func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.Logger) error {
-	n := &node{opening: opening{log: log}, journal: newJournal(), mayRead: make(chan struct{})}
+	h := newHealth()
+	n := &node{Node: lab.NewNode(log, h.take), journal: newJournal(), mayRead: make(chan struct{})}
 	close(n.mayRead)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	err := lab.Serve(ctx, in, out, func(e *lab.Emitter) map[string]lab.Handler {
 		n.tasks.Go(func() { n.journal.run(ctx, e) })
-		all := n.handlers()
-		maps.Copy(all, map[string]lab.Handler{
+		return n.Handlers(map[string]lab.Handler{
 			"send":    lab.With(func(_ context.Context, a sendArgs) (any, error) { return nil, n.send(ctx, a) }),
 			"pace":    lab.With(n.pace),
 			"receive": lab.With(func(_ context.Context, z sizes) (any, error) { return nil, n.receive(ctx, z) }),
@@ -66,8 +65,8 @@ func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.L
 			"attempt": lab.With(n.attempt),
 			"try":     lab.With(n.try),
 			"blocked": lab.With(n.blocked),
+			"health":  lab.With(h.report),
 		})
-		return all
 	})
 	cancel()
 	n.tasks.Wait()
@@ -79,7 +78,7 @@ const closeTimeout = 2 * time.Second
 
 // node is a node's process.
 type node struct {
-	opening
+	*lab.Node
 	journal *journal
 	tasks   sync.WaitGroup
 

@@ -41,7 +41,7 @@ func (o Options) callTimeout() time.Duration {
 	return callTimeout
 }
 
-func setupFrozen(s *stage, _ string, x *setup) {
+func setupFrozen(s *stage, _ string, x *lab.Setup) {
 	if s.o.DefaultTimeouts {
 		x.DeadlineMS = 0 // the default, which is longer than these
 	} else {
@@ -121,30 +121,41 @@ type victim struct {
 	first, second []tried
 }
 
-// freezePeers freezes nodes that nobody has called, and calls each twice, one
-// caller or many at a time.
+// freezePeers freezes nodes that nobody has called, and begins the stream.
 func freezePeers(ctx context.Context, s *stage) error {
-	var victims []*victim
-	defer func() {
-		for _, v := range victims {
-			_ = v.thaw()
-		}
-	}()
-	for i, withPlugins := range []bool{false, false, true, true} {
-		n, err := s.open(ctx, fmt.Sprintf("frozen peer %d", i+1), "127.0.0.1:0", -1)
-		if err != nil {
+	kinds := [...]struct {
+		withPlugins bool
+		callers     int
+	}{{false, 1}, {false, manyCallers}, {true, 1}, {true, manyCallers}}
+	s.others, s.victims = make([]*peer, len(kinds)), make([]*victim, len(kinds))
+	var all errgroup.Group
+	for i, k := range kinds {
+		all.Go(func() error {
+			n, err := s.open(ctx, fmt.Sprintf("frozen peer %d", i+1), "127.0.0.1:0", -1)
+			if err != nil {
+				return err
+			}
+			s.others[i] = n
+			if err := n.Call(ctx, "receive", sizes{}, nil); err != nil {
+				return err
+			}
+			f, err := n.freeze(ctx, k.withPlugins)
+			s.victims[i] = &victim{frozen: f, callers: k.callers}
 			return err
-		}
-		s.others = append(s.others, n)
-		if err := n.Call(ctx, "receive", sizes{}, nil); err != nil {
-			return err
-		}
-		f, err := n.freeze(ctx, withPlugins)
-		victims = append(victims, &victim{frozen: f, callers: []int{1, manyCallers}[i%2]})
-		if err != nil {
-			return err
-		}
+		})
 	}
+	err := all.Wait()
+	s.others = slices.DeleteFunc(s.others, func(n *peer) bool { return n == nil })
+	s.victims = slices.DeleteFunc(s.victims, func(v *victim) bool { return v == nil })
+	if err != nil {
+		return err
+	}
+	return s.send(ctx)
+}
+
+// callFrozen calls each of them twice, one caller or many at a time.
+func callFrozen(ctx context.Context, s *stage) error {
+	victims := s.victims
 	if err := s.awaitSent(ctx, s.o.Count/10); err != nil {
 		return err
 	}

@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"fmt"
-	"time"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
+	"github.com/hawser-transport/hawser/engine"
 )
 
 // receiverAt makes the receiver speak an older protocol.
-func receiverAt(proto int) func(*stage, string, *setup) {
-	return func(_ *stage, node string, x *setup) {
+func receiverAt(proto int) func(*stage, string, *lab.Setup) {
+	return func(_ *stage, node string, x *lab.Setup) {
 		if node == receiverName {
 			x.Proto = new(proto)
 		}
@@ -20,7 +19,7 @@ func receiverAt(proto int) func(*stage, string, *setup) {
 }
 
 // setupRaw has everything that tcp sends pass where it can be looked at.
-func setupRaw(s *stage, node string, x *setup) {
+func setupRaw(s *stage, node string, x *lab.Setup) {
 	setupProxies(s, node, x)
 	receiverAt(0)(s, node, x)
 }
@@ -78,51 +77,54 @@ func judgeRaw(s *stage, l *ledger, r *Result) {
 			break
 		}
 	}
-	s.require(r.Resent == 0, "%d were sent again", r.Resent)
-	judgeTaken(s, l, r)
+	s.judgeOnce(l, r)
 }
 
-// judgeTaken checks that notifications ended as those of older protocols do.
-func judgeTaken(s *stage, l *ledger, r *Result) {
-	s.require(r.Taken == r.Expected, "%d of %d ended when the peer's transport had them", r.Taken, r.Expected)
-	copies := 0
+// judgeOnce checks that nothing that may have left was sent again, and that what
+// was on its way when a plugin died ended as such, whether it arrived or not.
+func (s *stage) judgeOnce(l *ledger, r *Result) {
+	arrived := map[string]bool{}
+	for _, a := range l.arrived {
+		arrived[a.Name] = true
+	}
+	kept, strays := 0, 0
 	for _, e := range l.ended {
-		copies = max(copies, e.Copies)
+		name := name(e.Index, s.o.Count)
+		switch here := arrived[name]; {
+		case e.Index == s.o.Count:
+		case e.Acked && here:
+			kept++
+		case here && e.Code == engine.NotSent.Error():
+			s.require(false, "%s ended as not sent, and arrived", name)
+		case here:
+			strays++
+		}
 	}
-	s.note("%d ended when the peer's transport had them; at most %d copies of one", r.Taken, copies)
+	unsent := r.Stats[senderName].NotPosted // given back by a transport: they never left
+	s.require(r.Resent <= unsent, "%d were sent again, and only %d of them had never left", r.Resent, unsent)
+	s.require(r.Failed[engine.DeliveryUnknown.Error()] > 0, "nothing was on its way when a plugin was killed")
+	s.require(r.Taken == r.Acked, "%d of %d ended when the peer's transport had them", r.Taken, r.Acked)
+	r.Received, r.Expected = kept, r.Taken
+	s.require(kept == r.Taken, "%d of %d that the peer's transport had never arrived", r.Taken-kept, r.Taken)
+	s.note("%d ended when the peer's transport had them, %d as failed (%s), of which %d arrived",
+		r.Taken, r.failed(), codes(r.Failed), strays)
+	s.note("%d went another way, since a transport gave %d back that had never left", r.Resent, unsent)
 }
 
-// compatKills is how often a plugin is killed at protocol 1.
-const compatKills = 4
+// compatKills is how often a plugin is killed at protocol 1, rawKills at 0.
+const (
+	compatKills = 4
+	rawKills    = 4
+)
 
-// killCompat kills a tcp plugin while a burst is on its way: what the sender was
-// not told about is sent again, and some of that had arrived.
+// killRaw kills the sender's tcp plugin while a burst is on its way. The
+// receiver's lives: what it said it had must arrive.
+func killRaw(ctx context.Context, s *stage) error { return s.killTCP(ctx, rawKills, s.sender) }
+
+// killCompat kills both nodes' tcp plugins in turn: what the sender was not told
+// about is sent again, and some of that had arrived.
 func killCompat(ctx context.Context, s *stage) error {
-	var last time.Duration
-	for i := range compatKills {
-		n := []*peer{s.sender, s.receiver}[i%2]
-		var t *target
-		ready := func() (err error) {
-			if err = s.flowing(ctx, last, first); err == nil {
-				t, err = n.aim(ctx, first)
-			}
-			return err
-		}
-		err := s.mid(ctx, (i+1)*900/compatKills, ready, func() (err error) {
-			defer t.Close()
-			if last, err = t.kill(ctx); err != nil {
-				return err
-			}
-			f := s.record(last, "SIGKILL %s (pid %d)", t.name(), t.PID())
-			now, err := t.replaced(ctx)
-			f.Proof = fmt.Sprintf("gone; instance %d replaced %d after %s", now.Instance, t.plugin.Instance, lap(lab.Now()-last))
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.killTCP(ctx, compatKills, s.sender, s.receiver)
 }
 
 func judgeCompat(s *stage, l *ledger, r *Result) {
@@ -134,5 +136,10 @@ func judgeCompat(s *stage, l *ledger, r *Result) {
 			break
 		}
 	}
-	judgeTaken(s, l, r)
+	s.require(r.Taken == r.Expected, "%d of %d ended when the peer's transport had them", r.Taken, r.Expected)
+	copies := 0
+	for _, e := range l.ended {
+		copies = max(copies, e.Copies)
+	}
+	s.note("%d ended when the peer's transport had them; at most %d copies of one", r.Taken, copies)
 }

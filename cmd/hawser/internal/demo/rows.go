@@ -16,7 +16,9 @@ import (
 
 // Row is a scenario.
 type Row struct {
-	// Name is short, for --row; Scenario says what happens.
+	// Number is its place in the table, from 1; it and Name, which is short, are
+	// for --row. Scenario says what happens.
+	Number   int    `json:"number"`
 	Name     string `json:"name"`
 	Scenario string `json:"scenario"`
 
@@ -34,7 +36,7 @@ type Row struct {
 	// prepare runs before the nodes start, setup changes their configuration,
 	// begin starts the stream, sizes are its notifications'.
 	prepare func(*stage) error
-	setup   func(s *stage, node string, x *setup)
+	setup   func(s *stage, node string, x *lab.Setup)
 	begin   func(context.Context, *stage) error
 	sizes   func(count int) sizes
 	// partial: what was pending may end as failed. taken: notifications end
@@ -48,7 +50,7 @@ type Row struct {
 
 // Rows is the table.
 func Rows() []Row {
-	return []Row{
+	rows := []Row{
 		{Name: "no fault", Scenario: "no fault"},
 		{
 			Name: "transport disabled", Scenario: "sender's first transport disabled mid-stream",
@@ -92,15 +94,15 @@ func Rows() []Row {
 		},
 		{
 			Name: "frozen peer", Scenario: "SIGSTOP peers never called, host alone and with its plugins; two calls",
-			lasts: 6 * time.Second, waits: 1, setup: setupFrozen, faults: freezePeers,
+			lasts: 6 * time.Second, waits: 1, setup: setupFrozen, begin: freezePeers, faults: callFrozen,
 		},
 		{
 			Name: "frozen mid-stream", Scenario: "SIGSTOP receiver mid-stream, resumed after 5 s; host alone, then with plugins",
 			lasts: 16 * time.Second, setup: setupFrozen, faults: freezeMidway, judge: judgeFrozenMidway,
 		},
 		{
-			Name: "protocol 0", Scenario: "receiver at protocol 0",
-			pace: 4000, prepare: prepareRaw, setup: setupRaw, judge: judgeRaw, taken: true,
+			Name: "protocol 0", Scenario: "receiver at protocol 0; SIGKILL sender's tcp plugin mid-stream",
+			pace: 1000, kills: rawKills, prepare: prepareRaw, setup: setupRaw, faults: killRaw, judge: judgeRaw, taken: true, partial: true,
 		},
 		{
 			Name: "protocol 1", Scenario: "receiver at protocol 1; SIGKILL tcp plugins mid-stream",
@@ -112,6 +114,10 @@ func Rows() []Row {
 			faults: dropSome, judge: judgeMillion,
 		},
 	}
+	for i := range rows {
+		rows[i].Number = i + 1
+	}
+	return rows
 }
 
 const (
@@ -148,23 +154,23 @@ func judgeDisabled(s *stage, _ *ledger, r *Result) {
 	s.require(r.By[second] > 0, "nothing went over %s after", second)
 }
 
-// killInTurn kills the sender's tcp plugin and the receiver's, three times
-// each, whenever tcp carries again.
 func killInTurn(ctx context.Context, s *stage) error {
+	return s.killTCP(ctx, turnKills, s.sender, s.receiver)
+}
+
+// killTCP kills the nodes' tcp plugins, one after the other, so many times in
+// all, whenever tcp carries again and a burst is on its way.
+func (s *stage) killTCP(ctx context.Context, times int, of ...*peer) error {
 	var last time.Duration
-	for i := range turnKills {
-		n := s.sender
-		if i%2 == 1 {
-			n = s.receiver
-		}
+	for i := range times {
 		var t *target
 		ready := func() (err error) {
 			if err = s.flowing(ctx, last, first); err == nil {
-				t, err = n.aim(ctx, first)
+				t, err = of[i%len(of)].aim(ctx, first)
 			}
 			return err
 		}
-		err := s.mid(ctx, (i+1)*900/turnKills, ready, func() (err error) {
+		err := s.mid(ctx, (i+1)*900/times, ready, func() (err error) {
 			defer t.Close()
 			if last, err = t.kill(ctx); err != nil {
 				return err

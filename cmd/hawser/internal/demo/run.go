@@ -267,8 +267,8 @@ func Choose(names []string) ([]Row, error) {
 func choose(rows []Row, name string) (Row, error) {
 	var matches []Row
 	want := strings.ToLower(strings.TrimSpace(name))
-	for i, row := range rows {
-		if want == row.Name || want == strings.ToLower(row.Scenario) || want == fmt.Sprint(i+1) {
+	for _, row := range rows {
+		if want == row.Name || want == strings.ToLower(row.Scenario) || want == fmt.Sprint(row.Number) {
 			return row, nil
 		}
 		if want != "" && (strings.Contains(row.Name, want) || strings.Contains(strings.ToLower(row.Scenario), want)) {

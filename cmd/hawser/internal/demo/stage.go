@@ -35,6 +35,7 @@ type stage struct {
 	proxies  map[string]*proxy // by the node that is behind it
 	dir      string            // of control sockets, or empty
 	thawed   []time.Duration   // when the receiver was resumed
+	victims  []*victim         // nodes that are frozen
 	held     int               // how often senders have said that they are done before END
 	// left is how many more faults have to fit into the stream, and cycle how
 	// long one has taken until the next could happen.
@@ -59,15 +60,15 @@ var transports = [...]string{"tcp", "rpcfallback"}
 
 // setup is a node's configuration. Ten kills are more than a plugin is
 // normally forgiven, and a restart must not take longer each time.
-func (o Options) setup(name, listen string) setup {
-	return setup{Setup: lab.Setup{
+func (o Options) setup(name, listen string) lab.Setup {
+	return lab.Setup{
 		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: transports[:],
 		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000,
-	}}
+	}
 }
 
 // setup is a node's configuration in this row.
-func (s *stage) setup(name, listen string) setup {
+func (s *stage) setup(name, listen string) lab.Setup {
 	x := s.o.setup(name, listen)
 	if s.row.setup != nil {
 		s.row.setup(s, name, &x)
@@ -161,7 +162,10 @@ func (s *stage) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	var both errgroup.Group
-	for _, n := range append([]*peer{s.sender, s.receiver}, s.others...) {
+	for _, v := range s.victims {
+		_ = v.thaw() // else it could not end
+	}
+	for _, n := range s.nodes() {
 		if n != nil {
 			both.Go(func() error { return n.Close(ctx) })
 		}

@@ -34,16 +34,30 @@ type Setup struct {
 	OutboxBytes, ReceiveFrames, ReceiveBytes int
 	// MaxPayloadBytes is notification.max_payload_bytes; 0 leaves the default.
 	MaxPayloadBytes int
+	// Proto is notification.proto; nil leaves the default.
+	Proto *int `json:",omitempty"`
+	// CallTimeoutMS is rpc.request_timeout_ms and rpc.bootstrap_timeout_ms; 0
+	// leaves the default.
+	CallTimeoutMS int `json:",omitempty"`
+	// PauseSecs is path_health.cooldown_secs and its maximum, and what it must
+	// not be shorter than, rpc.connect_timeout_ms; 0 leaves the defaults.
+	PauseSecs int `json:",omitempty"`
 }
 
 // Config is the engine's configuration for it.
 func (s Setup) Config() engine.Config {
 	cfg := engine.Config{
-		Node:         engine.NodeConfig{Name: s.Name},
-		Control:      engine.ControlConfig{Listen: s.Listen},
-		Notification: engine.NotificationConfig{RPCFallback: new(false), DeadlineMS: s.DeadlineMS, MaxPayloadBytes: s.MaxPayloadBytes},
-		Outbox:       engine.OutboxConfig{Bytes: s.OutboxBytes},
-		Receive:      engine.ReceiveConfig{Frames: s.ReceiveFrames, Bytes: s.ReceiveBytes},
+		Node:    engine.NodeConfig{Name: s.Name},
+		Control: engine.ControlConfig{Listen: s.Listen},
+		Notification: engine.NotificationConfig{
+			RPCFallback: new(false), Proto: s.Proto, DeadlineMS: s.DeadlineMS, MaxPayloadBytes: s.MaxPayloadBytes,
+		},
+		RPC: engine.RPCConfig{
+			RequestTimeoutMS: s.CallTimeoutMS, BootstrapTimeoutMS: s.CallTimeoutMS, ConnectTimeoutMS: 1000 * s.PauseSecs,
+		},
+		PathHealth: engine.PathHealthConfig{CooldownSecs: s.PauseSecs, MaxCooldownSecs: s.PauseSecs},
+		Outbox:     engine.OutboxConfig{Bytes: s.OutboxBytes},
+		Receive:    engine.ReceiveConfig{Frames: s.ReceiveFrames, Bytes: s.ReceiveBytes},
 		Plugins: engine.PluginsConfig{
 			Dir: s.PluginsDir, Lock: s.Lock, CrashBudget: s.CrashBudget, MaxRestartBackoffMS: s.MaxRestartBackoffMS,
 		},
@@ -89,17 +103,19 @@ type Transport struct {
 	Listeners   map[string]string
 }
 
-// Node is an engine in a child. Its zero value is not open.
+// Node is an engine in a child.
 type Node struct {
-	log *slog.Logger
+	log  *slog.Logger
+	take func(engine.Event)
 
 	mu sync.Mutex
 	e  *engine.Engine
 	s  Setup
 }
 
-// NewNode returns a node whose engine logs to log.
-func NewNode(log *slog.Logger) *Node { return &Node{log: log} }
+// NewNode returns a node that is not open. Its engine logs to log, and take is
+// called with each of its events, one at a time, unless it is nil.
+func NewNode(log *slog.Logger, take func(engine.Event)) *Node { return &Node{log: log, take: take} }
 
 // Handlers answers open, transports, stats and reload, and what is in more.
 func (n *Node) Handlers(more map[string]Handler) map[string]Handler {
@@ -134,6 +150,14 @@ func (n *Node) open(ctx context.Context, s Setup) (any, error) {
 		return nil, err
 	}
 	n.e, n.s = e, s
+	if n.take != nil {
+		events := e.Events(context.Background()) // until the engine is closed
+		go func() {
+			for ev := range events.C() {
+				n.take(ev)
+			}
+		}()
+	}
 	self := e.Self()
 	return Opened{Address: self.Address, Incarnation: self.Incarnation.String()}, nil
 }

@@ -29,6 +29,7 @@ func main() {
 		{"record-complete", link.Record{Type: link.Complete, Endpoint: 7, Payload: runs.Payload()}},
 		{"record-ended", link.Record{Type: link.Ended, Endpoint: 7, ID: 1, Payload: []byte("x")}},
 		{"record-ping", link.Record{Type: link.Ping, ID: 5}},
+		{"record-window", link.Record{Type: link.Window, Endpoint: 7, ID: 1 << 20}},
 	} {
 		p := make(packets, 1)
 		c := link.NewStream(p, 1<<16)
