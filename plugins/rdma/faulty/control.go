@@ -55,8 +55,8 @@ func serve(conn net.Conn, b *book) {
 
 func obey(word string, b *book) (string, error) {
 	switch word {
-	case "list":
-		return b.move(func(verbs.QP) error { return nil })
+	case "connected":
+		return strconv.Itoa(len(b.connected())), nil
 	case "error":
 		return b.move(verbs.QP.ToError)
 	case "reset":

@@ -10,7 +10,7 @@
 // HAWSER_RDMA_SIM the simulated host, as for hawser-rdma. The program is also
 // the client, for scripts and for hosts where nothing else speaks to sockets:
 //
-//	hawser-rdma-faulty ctl SOCKET list|error|reset|hold|keep|kept|release
+//	hawser-rdma-faulty ctl SOCKET connected|error|reset|hold|keep|kept|release
 //	hawser-rdma-faulty sim DIR host NAME ADDRESS...
 //	hawser-rdma-faulty sim DIR port-down|port-up HOST RAIL
 //	hawser-rdma-faulty sim DIR cut|heal HOST RAIL HOST RAIL...

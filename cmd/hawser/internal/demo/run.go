@@ -129,7 +129,7 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	if row.count > 0 {
 		o.Count = row.count
 	}
-	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle}
+	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle * o.slow()}
 	limit := o.slow() * cmp.Or(row.limit, rowTimeout+time.Duration(row.waits)*o.callTimeout())
 	rowCtx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the row took longer than %v", limit))
 	defer cancel()

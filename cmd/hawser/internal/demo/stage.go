@@ -39,11 +39,9 @@ type stage struct {
 	dir      string            // of control sockets, or empty
 	thawed   []time.Duration   // when the receiver was resumed
 	victims  []*victim         // nodes that are frozen
-	// arrivedLate is what arrived from endpoints that had ended, deadAfter how
-	// long it took until a dead path was reported.
-	arrivedLate int
-	deadAfter   time.Duration
-	held        int // how often senders have said that they are done before END
+	// deadAfter is how long it took until a dead path was reported.
+	deadAfter time.Duration
+	held      int // how often senders have said that they are done before END
 	// left is how many more faults have to fit into the stream, and cycle how
 	// long one has taken until the next could happen.
 	left     int
@@ -73,7 +71,7 @@ func (o Options) setup(row Row, name, listen string) lab.Setup {
 	}
 	if len(o.Hosts) > 0 {
 		x.Insecure = true // nobody else is on their network
-		x.StartTimeoutMS = 60_000
+		x.StartTimeoutMS, x.HealthTimeoutMS = 60_000, 20_000
 	}
 	return x
 }
@@ -97,12 +95,19 @@ func (s *stage) sizes() sizes {
 
 // pace is the row's, in notifications a second.
 func (s *stage) fullPace() int {
+	pace := s.row.pace
 	if s.row.lasts > 0 {
 		lasts := s.row.lasts + time.Duration(s.row.waits)*s.o.callTimeout()
-		return max(1, int(float64(s.o.Count)/lasts.Seconds()))
+		pace = max(1, int(float64(s.o.Count)/lasts.Seconds()))
 	}
-	return s.row.pace
+	if len(s.o.Hosts) > 0 && (pace == 0 || pace > emulatedPace) {
+		return emulatedPace
+	}
+	return pace
 }
+
+// emulatedPace is what emulated hosts carry without falling behind.
+const emulatedPace = 80
 
 // prepare makes what the nodes' configuration names.
 func (s *stage) prepare() (err error) {

@@ -31,8 +31,9 @@ type Setup struct {
 	Settings map[string]json.RawMessage `json:",omitempty"`
 	// Env is added to the environment of a transport's plugin.
 	Env map[string]map[string]string `json:",omitempty"`
-	// StartTimeoutMS is plugins.start_timeout_ms; 0 leaves the default.
-	StartTimeoutMS int `json:",omitempty"`
+	// StartTimeoutMS and HealthTimeoutMS are the keys of plugins; 0 leaves the
+	// default.
+	StartTimeoutMS, HealthTimeoutMS int `json:",omitempty"`
 	// Insecure is security.insecure: for networks that nobody else is on.
 	Insecure bool `json:",omitempty"`
 	// OutboxBytes, ReceiveFrames and ReceiveBytes are outbox.bytes,
@@ -67,7 +68,7 @@ func (s Setup) Config() engine.Config {
 		Receive:    engine.ReceiveConfig{Frames: s.ReceiveFrames, Bytes: s.ReceiveBytes},
 		Plugins: engine.PluginsConfig{
 			Dir: s.PluginsDir, Lock: s.Lock, CrashBudget: s.CrashBudget, MaxRestartBackoffMS: s.MaxRestartBackoffMS,
-			StartTimeoutMS: s.StartTimeoutMS,
+			StartTimeoutMS: s.StartTimeoutMS, HealthTimeoutMS: s.HealthTimeoutMS,
 		},
 		Transports: []engine.TransportConfig{},
 	}
