@@ -57,6 +57,10 @@ func RDMARows() []Row {
 			unfit: needSimulation, lasts: 12 * time.Second, faults: deadPath, judge: judgeDead,
 		},
 		{
+			Name: "flooded reader", Scenario: "a peer floods a reader that has stopped; another peer goes on",
+			setup: setupFlood, begin: beginFlood, faults: flood,
+		},
+		{
 			Name: "node restarted", Scenario: "receiver node killed and started again at the same address",
 			pace: 1000, faults: restartReceiver, judge: judgeRDMARestarted, partial: true,
 		},
