@@ -23,6 +23,7 @@ import (
 // smokeRows and smokeTests are what the short form runs.
 const (
 	smokeRows  = "no fault,rail cut"
+	smokeCount = "400"
 	smokeTests = "^TestMachineConformance$"
 	allTests   = "^TestMachine"
 	none       = "none"
@@ -152,6 +153,9 @@ func lastLines(s string, n int) string {
 // rows runs the demo's rows of rdma between the hosts.
 func rows(ctx context.Context, l *rdmalab.Lab, o options) error {
 	args := []string{"demo", "--set", "rdma", "--hosts", l.HostsFile, "--plugins-dir", o.bin}
+	if o.smoke {
+		args = append(args, "--count", smokeCount)
+	}
 	if o.rows != "" {
 		for _, name := range strings.Split(o.rows, ",") {
 			args = append(args, "--row", name)
