@@ -3,13 +3,14 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-# What packages hold. hawser-faulty is for tests and the demo, and is built from
-# test/faulty: no package takes it.
-PLUGINS := tcp rpcfallback
+# What packages hold. hawser-faulty and hawser-rdma-faulty are for tests and the
+# demo, and are built from test/faulty and plugins/rdma/faulty: no package takes
+# them.
+PLUGINS := tcp rpcfallback rdma
 TIMED := test/timed.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test race scenarios vet lint generate generate-check fuzz sim mutants bench clean
+.PHONY: help deps build demo lab-rdma lab-smoke test race scenarios vet lint generate generate-check fuzz sim mutants bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -24,9 +25,16 @@ build: deps ## build hawser, the plugins and hawser-faulty into bin/
 	@for p in $(PLUGINS); do echo "$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p"; \
 		$(GO) build -o $(BIN)/hawser-$$p ./plugins/$$p || exit 1; done
 	$(GO) build -o $(BIN)/hawser-faulty ./test/faulty
+	$(GO) build -o $(BIN)/hawser-rdma-faulty ./plugins/rdma/faulty
 
 demo: build ## two nodes, 4000 notifications a row, faults: the table of what arrived
 	$(BIN)/hawser demo
+
+lab-rdma: build ## the table of RDMA's rows on two virtual hosts with real verbs (Soft-RoCE), half an hour
+	$(GO) run ./test/rdmalab/run -bin $(BIN)
+
+lab-smoke: build ## its short form: the rdma plugin's suite on real verbs, and two rows
+	@$(GO) run ./test/rdmalab/run -bin $(BIN) -smoke
 
 test: ## everything that CI runs: vet, generated code, all tests with -race
 	@$(TIMED) deps $(MAKE) --no-print-directory deps
@@ -34,6 +42,7 @@ test: ## everything that CI runs: vet, generated code, all tests with -race
 	@$(TIMED) generate-check $(MAKE) --no-print-directory generate-check
 	@$(TIMED) race $(MAKE) --no-print-directory race
 	@$(TIMED) scenarios $(MAKE) --no-print-directory scenarios
+	@$(TIMED) lab-smoke $(MAKE) --no-print-directory lab-smoke
 	@$(TIMED) --summary
 
 race: ## all tests but the scenarios, with the race detector

@@ -64,7 +64,10 @@ func build() (err error) {
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("build hawser: %w\n%s", err, out)
 	}
-	for name, dir := range map[string]string{"tcp": "../../plugins/tcp", "rpcfallback": "../../plugins/rpcfallback", "faulty": "../faulty"} {
+	for name, dir := range map[string]string{
+		"tcp": "../../plugins/tcp", "rpcfallback": "../../plugins/rpcfallback", "faulty": "../faulty",
+		"rdma": "../../plugins/rdma", "rdma-faulty": "../../plugins/rdma/faulty",
+	} {
 		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), dir)
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)

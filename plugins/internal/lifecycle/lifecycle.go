@@ -1,4 +1,4 @@
-// Package lifecycle is the life of a stream transport: configured once, drained
+// Package lifecycle is the life of a transport: configured once, drained
 // perhaps, closed once, with a list of its endpoints and of its goroutines, so
 // that Close can end the ones and wait for the others.
 package lifecycle
@@ -111,6 +111,18 @@ func (l *Life[E]) Start(e E, run func()) error {
 	l.endpoints[e] = struct{}{}
 	l.Tasks.Go(run)
 	return nil
+}
+
+// Begin counts a call that makes an endpoint as one of the tasks that Close
+// waits for, until end is called, unless it is too late.
+func (l *Life[E]) Begin() (end func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.readyLocked(); err != nil {
+		return nil, err
+	}
+	l.Tasks.Add(1)
+	return l.Tasks.Done, nil
 }
 
 // Forget takes an endpoint off the list.

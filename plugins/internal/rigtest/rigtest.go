@@ -1,4 +1,4 @@
-// Package rigtest is what the stream transports' own tests share: two
+// Package rigtest is what the transports' own tests share: two
 // instances joined in one process, and a handler that records. Only tests
 // import it.
 package rigtest
@@ -63,20 +63,32 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Target names b as a sees it.
+// Target names b as a sees it, over the best path.
 func Target(a, b *Node, generation uint64) sdk.Target {
-	return sdk.Target{
-		Local: a.Inc, Peer: b.Inc, PeerName: "peer", Path: sdk.MainPath,
+	t := sdk.Target{
+		Local: a.Inc, Peer: b.Inc, PeerName: "peer",
 		Remote: b.Setup.Attributes, Generation: generation,
 	}
+	if paths, err := a.Notifier().Paths(t.Remote); err == nil && len(paths) > 0 {
+		t.Path = paths[0]
+	}
+	return t
 }
 
 // Connect makes an endpoint from a to b with the two handlers.
 func Connect(t testing.TB, a, b *Node, generation uint64, ha, hb sdk.Handler) (sdk.Endpoint, sdk.Endpoint) {
 	t.Helper()
+	return ConnectOver(t, a, b, Target(a, b, generation), ha, hb)
+}
+
+// ConnectOver makes one over the target's path.
+func ConnectOver(t testing.TB, a, b *Node, target sdk.Target, ha, hb sdk.Handler) (sdk.Endpoint, sdk.Endpoint) {
+	t.Helper()
 	var passive sdk.Endpoint
-	active, err := a.Notifier().Connect(Context(t), Target(a, b, generation), func(ctx context.Context, offer []byte) ([]byte, error) {
-		e, answer, err := b.Notifier().Accept(ctx, Target(b, a, generation), offer, hb)
+	active, err := a.Notifier().Connect(Context(t), target, func(ctx context.Context, offer []byte) ([]byte, error) {
+		back := Target(b, a, target.Generation)
+		back.Path = target.Path
+		e, answer, err := b.Notifier().Accept(ctx, back, offer, hb)
 		passive = e
 		return answer, err
 	}, ha)
@@ -229,6 +241,14 @@ func (r *Recorder) Counts() (received, done, notPosted int) {
 		}
 	}
 	return r.received, r.done, notPosted
+}
+
+// Outcome returns a frame's, if it has one.
+func (r *Recorder) Outcome(id uint64) (sdk.Completion, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, ok := r.outcomes[id]
+	return c, ok
 }
 
 // Sender numbers the frames of an endpoint.

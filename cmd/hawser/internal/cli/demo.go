@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/demo"
+	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
 	"github.com/hawser-transport/hawser/engine"
 )
 
@@ -36,6 +37,9 @@ The rows, which --row runs alone by number, name or a part of one:
 	)
 	flags := command.Flags()
 	flags.StringArrayVar(&f.rows, "row", nil, "run this row only: a number, a name or a part of one; may be repeated")
+	flags.StringVar(&f.set, "set", setPlain, "the table of rows: plain, or rdma (rdma and tcp, on this machine's devices)")
+	flags.BoolVar(&f.simulate, "simulate", false, "with --set rdma: on simulated devices")
+	flags.StringVar(&f.hosts, "hosts", "", "with --set rdma: on the virtual hosts that this file of the lab names")
 	flags.BoolVar(&f.list, "list", false, "list the rows and run nothing")
 	flags.Uint64Var(&f.seed, "seed", 0, "make the random moments from this number (default: a random one)")
 	flags.IntVar(&f.count, "count", 4000, "notifications in a row")
@@ -55,6 +59,8 @@ The rows, which --row runs alone by number, name or a part of one:
 
 type demoFlags struct {
 	rows             []string
+	set, hosts       string
+	simulate         bool
 	list, verbose    bool
 	timeouts         bool
 	seed             uint64
@@ -63,11 +69,31 @@ type demoFlags struct {
 	output           *output
 }
 
+// The tables of rows.
+const (
+	setPlain = "plain"
+	setRDMA  = "rdma"
+)
+
 // minDemo is the smallest number of notifications in which ten faults fit.
 const minDemo = 400
 
 func (f *demoFlags) run(cmd *cobra.Command) error {
-	rows, err := demo.Choose(f.rows)
+	table := demo.Rows()
+	switch f.set {
+	case setPlain:
+		if f.simulate || f.hosts != "" {
+			return usageError("--simulate and --hosts are for --set rdma")
+		}
+	case setRDMA:
+		if f.simulate && f.hosts != "" {
+			return usageError("either --simulate or --hosts")
+		}
+		table = demo.RDMARows()
+	default:
+		return usageError("--set must be plain or rdma, not %q", f.set)
+	}
+	rows, err := demo.Choose(table, f.rows)
 	if err != nil {
 		return usageError("--row: %v", err)
 	}
@@ -80,7 +106,14 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	if err := pluginsDirThere(engine.Config{Plugins: engine.PluginsConfig{Dir: f.pluginsDir}}, true); err != nil {
 		return err
 	}
+	var hosts []lab.Host
+	if f.hosts != "" {
+		if hosts, err = demo.Hosts(cmd.Context(), f.hosts); err != nil {
+			return err
+		}
+	}
 	o := demo.Options{
+		Hosts: hosts, Simulate: f.simulate,
 		PluginsDir: f.pluginsDir, Lock: f.lock, Rows: rows, Count: f.count, Seed: f.seed,
 		DefaultTimeouts: f.timeouts,
 		NodeArgs:        []string{"--log-level", "warn"},

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
-	"github.com/hawser-transport/hawser/cmd/hawser/internal/proc"
 )
 
 // Fault is what was done to a node in the middle of a row.
@@ -35,7 +34,7 @@ const (
 type target struct {
 	n      *peer
 	plugin lab.Transport
-	*proc.Handle
+	lab.Handle
 }
 
 // aim waits until a node's plugin is up and holds on to its process.
@@ -44,7 +43,7 @@ func (n *peer) aim(ctx context.Context, transport string) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := proc.Open(t.PID, n.PID())
+	h, err := n.host.Hold(ctx, t.PID, n.PID())
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n.plugin(transport), err)
 	}
@@ -61,6 +60,7 @@ func (t *target) kill(ctx context.Context) (when time.Duration, err error) {
 }
 
 func (t *target) waitGone(ctx context.Context, limit time.Duration) error {
+	limit *= t.n.slow
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if !t.WaitGone(ctx) {
@@ -80,7 +80,7 @@ func (t *target) name() string { return t.n.plugin(t.plugin.Name) }
 
 // transport waits until a node's transport is as wanted.
 func (n *peer) transport(ctx context.Context, transport, what string, wanted func(lab.Transport) bool) (lab.Transport, error) {
-	ctx, cancel := context.WithTimeout(ctx, backTimeout)
+	ctx, cancel := context.WithTimeout(ctx, backTimeout*n.slow)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

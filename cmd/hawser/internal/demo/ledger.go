@@ -22,8 +22,9 @@ type ledger struct {
 
 func newLedger() *ledger { return &ledger{news: make(chan struct{})} }
 
-// take writes down a node's message; life is the node's.
-func (l *ledger) take(life int, event string, data json.RawMessage) {
+// take writes down a node's message; life is the node's, and shift is added to
+// its times.
+func (l *ledger) take(life int, shift time.Duration, event string, data json.RawMessage) {
 	var e entries
 	err := json.Unmarshal(data, &e)
 	l.mu.Lock()
@@ -34,8 +35,15 @@ func (l *ledger) take(life int, event string, data json.RawMessage) {
 	case err != nil:
 		l.fault = fmt.Errorf("a node sent %s: %w", event, err)
 	}
+	for i := range e.Sent {
+		e.Sent[i].At += shift
+	}
+	for i := range e.Ended {
+		e.Ended[i].At += shift
+	}
 	for i := range e.Arrived {
 		e.Arrived[i].Life = life
+		e.Arrived[i].At += shift
 	}
 	l.sent = append(l.sent, e.Sent...)
 	l.ended = append(l.ended, e.Ended...)

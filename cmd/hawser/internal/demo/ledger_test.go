@@ -155,9 +155,9 @@ func TestLedgerAwaits(t *testing.T) {
 	defer cancel()
 	go func() {
 		raw, _ := json.Marshal(entries{Sent: []sent{{0, ms}}})
-		l.take(1, entriesEvent, raw)
+		l.take(1, 0, entriesEvent, raw)
 		raw, _ = json.Marshal(entries{Arrived: []arrival{arrivedAt(0, 9, ms, 0)}})
-		l.take(2, entriesEvent, raw)
+		l.take(2, 0, entriesEvent, raw)
 	}()
 	if err := l.await(ctx, "an arrival", func(l *ledger) bool { return len(l.arrived) == 1 }); err != nil {
 		t.Fatal(err)
@@ -171,7 +171,7 @@ func TestLedgerAwaits(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "waited in vain for more (1 sent, 0 ended, 1 received)") {
 		t.Errorf("got %v", err)
 	}
-	l.take(1, "nonsense", nil)
+	l.take(1, 0, "nonsense", nil)
 	if err := l.await(ctx, "more", func(*ledger) bool { return false }); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("got %v", err)
 	}
@@ -184,17 +184,17 @@ func TestChoose(t *testing.T) {
 		"receiver restarted": {"receiver node killed and started again at the same address"},
 	} {
 		for _, n := range names {
-			rows, err := Choose([]string{n})
+			rows, err := Choose(Rows(), []string{n})
 			if err != nil || len(rows) != 1 || rows[0].Name != want {
 				t.Errorf("%q: %v %v", n, rows, err)
 			}
 		}
 	}
-	if rows, err := Choose(nil); err != nil || len(rows) != 16 {
+	if rows, err := Choose(Rows(), nil); err != nil || len(rows) != 16 {
 		t.Errorf("%v %v", rows, err)
 	}
 	for _, n := range []string{"", "17", "SIGKILL", "SIGSTOP", "cut"} {
-		if _, err := Choose([]string{n}); err == nil {
+		if _, err := Choose(Rows(), []string{n}); err == nil {
 			t.Errorf("%q is no one row", n)
 		}
 	}

@@ -66,6 +66,7 @@ func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.L
 			"try":     lab.With(n.try),
 			"blocked": lab.With(n.blocked),
 			"health":  lab.With(h.report),
+			"paths":   lab.With(n.paths),
 		})
 	})
 	cancel()
@@ -225,6 +226,19 @@ func (n *node) blocked(context.Context, struct{}) (any, error) {
 		return nil, err
 	}
 	return time.Duration(s.longest.Load()), nil
+}
+
+// paths are the ways to all peers.
+func (n *node) paths(context.Context, struct{}) (any, error) {
+	e, err := n.Engine()
+	if err != nil {
+		return nil, err
+	}
+	list := []engine.PathStatus{}
+	for _, p := range e.Peers() {
+		list = append(list, p.Paths...)
+	}
+	return list, nil
 }
 
 // reading lets the application read, or stops it.

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
-	"github.com/hawser-transport/hawser/cmd/hawser/internal/proc"
 	"github.com/hawser-transport/hawser/engine"
 )
 
@@ -52,19 +50,19 @@ func setupFrozen(s *stage, _ string, x *lab.Setup) {
 // frozen is a node that is stopped by a signal.
 type frozen struct {
 	n         *peer
-	processes []*proc.Handle // the host first
+	processes []lab.Handle // the host first
 	plugins   int
 }
 
 // freeze stops a node's host, and its plugins too if withPlugins.
 func (n *peer) freeze(ctx context.Context, withPlugins bool) (*frozen, error) {
 	f := &frozen{n: n}
-	h, err := proc.Open(n.PID(), os.Getpid())
+	h, err := n.host.Hold(ctx, n.PID(), 0)
 	if err != nil {
 		return f, err
 	}
 	f.processes = append(f.processes, h)
-	for _, name := range transports {
+	for _, name := range n.transports {
 		if !withPlugins {
 			break
 		}
@@ -78,7 +76,7 @@ func (n *peer) freeze(ctx context.Context, withPlugins bool) (*frozen, error) {
 	if err := f.signal(syscall.SIGSTOP); err != nil {
 		return f, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, goneTimeout)
+	ctx, cancel := context.WithTimeout(ctx, goneTimeout*n.slow)
 	defer cancel()
 	for _, p := range f.processes {
 		if !p.WaitStopped(ctx) {
@@ -131,7 +129,7 @@ func freezePeers(ctx context.Context, s *stage) error {
 	var all errgroup.Group
 	for i, k := range kinds {
 		all.Go(func() error {
-			n, err := s.open(ctx, fmt.Sprintf("frozen peer %d", i+1), "127.0.0.1:0", -1)
+			n, err := s.open(ctx, fmt.Sprintf("frozen peer %d", i+1), anyPort, -1)
 			if err != nil {
 				return err
 			}

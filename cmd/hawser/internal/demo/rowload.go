@@ -104,9 +104,9 @@ func setupAway(_ *stage, node string, x *lab.Setup) {
 func beginAway(ctx context.Context, s *stage) error {
 	s.others = make([]*peer, 2)
 	var both errgroup.Group
-	both.Go(func() (err error) { s.others[0], err = s.open(ctx, secondSender, "127.0.0.1:0", 0); return err })
+	both.Go(func() (err error) { s.others[0], err = s.open(ctx, secondSender, anyPort, 0); return err })
 	both.Go(func() (err error) {
-		if s.others[1], err = s.open(ctx, bystander, "127.0.0.1:0", -1); err == nil {
+		if s.others[1], err = s.open(ctx, bystander, anyPort, -1); err == nil {
 			err = s.others[1].Call(ctx, "receive", sizes{}, nil)
 		}
 		return err

@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hawser-transport/hawser/cmd/hawser/internal/lab"
-	"github.com/hawser-transport/hawser/cmd/hawser/internal/proc"
 )
 
 // Row is a scenario.
@@ -39,6 +37,10 @@ type Row struct {
 	setup   func(s *stage, node string, x *lab.Setup)
 	begin   func(context.Context, *stage) error
 	sizes   func(count int) sizes
+	// transports are what the nodes run, in order of preference.
+	transports []string
+	// unfit says why the row cannot be run with these options, or nothing.
+	unfit func(Options) string
 	// partial: what was pending may end as failed. taken: notifications end
 	// when the peer's transport has them.
 	partial, taken bool
@@ -48,9 +50,9 @@ type Row struct {
 	limit time.Duration
 }
 
-// Rows is the table.
+// Rows is the table of plain transports.
 func Rows() []Row {
-	rows := []Row{
+	return inOrder([]string{first, second}, []Row{
 		{Name: "no fault", Scenario: "no fault"},
 		{
 			Name: "transport disabled", Scenario: "sender's first transport disabled mid-stream",
@@ -113,9 +115,13 @@ func Rows() []Row {
 			count: 1_000_000, limit: 5 * time.Minute, plugin: faultyPlugin, prepare: prepareFaulty, setup: setupFaulty,
 			faults: dropSome, judge: judgeMillion,
 		},
-	}
+	})
+}
+
+// inOrder numbers the rows of a table.
+func inOrder(transports []string, rows []Row) []Row {
 	for i := range rows {
-		rows[i].Number = i + 1
+		rows[i].Number, rows[i].transports = i+1, transports
 	}
 	return rows
 }
@@ -268,7 +274,7 @@ func killAll(ctx context.Context, s *stage) error {
 func (s *stage) aimAll(ctx context.Context) ([]*target, error) {
 	var all []*target
 	for _, n := range []*peer{s.sender, s.receiver} {
-		for _, name := range transports {
+		for _, name := range n.transports {
 			t, err := n.aim(ctx, name)
 			if err != nil {
 				return all, err
@@ -312,7 +318,7 @@ func restartReceiver(ctx context.Context, s *stage) error {
 	old := s.receiver
 	var plugins []*target
 	ready := func() error {
-		for _, name := range transports {
+		for _, name := range old.transports {
 			t, err := old.aim(ctx, name)
 			if err != nil {
 				return err
@@ -364,7 +370,7 @@ func (s *stage) secondLife(ctx context.Context, old *peer) error {
 // killAmid stops a node for as long as it takes until something is pending
 // that it has not acknowledged, and kills it.
 func (s *stage) killAmid(ctx context.Context, n *peer) (when time.Duration, pending int, err error) {
-	h, err := proc.Open(n.PID(), os.Getpid())
+	h, err := n.host.Hold(ctx, n.PID(), 0)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -27,6 +27,11 @@ type Options struct {
 	// DefaultTimeouts leaves the timeouts of calls to frozen peers as they are
 	// if nothing is configured.
 	DefaultTimeouts bool
+	// Hosts are where the nodes run, the sender on the first and the receiver on
+	// the last; none is here. Hosts are emulated, and may take their time.
+	Hosts []lab.Host
+	// Simulate runs the rows of RDMA on simulated devices.
+	Simulate bool
 	// NodeArgs follow the hidden command's name, and Stderr takes what the
 	// nodes log; nil keeps the end of it.
 	NodeArgs []string
@@ -76,8 +81,10 @@ const settle = 250 * time.Millisecond
 // Run runs the rows. It returns whether all held; an error means that the
 // table could not be run.
 func Run(ctx context.Context, o Options) (bool, error) {
-	if err := o.setup(senderName, "127.0.0.1:0").Check(); err != nil {
-		return false, err
+	if len(o.Rows) > 0 { // they are of one table
+		if err := o.setup(o.Rows[0], senderName, anyPort).Check(); err != nil {
+			return false, err
+		}
 	}
 	defer lab.Sweep()
 	all := true
@@ -100,11 +107,16 @@ func Run(ctx context.Context, o Options) (bool, error) {
 
 // missing says why a row cannot be run, or nothing.
 func (o Options) missing(row Row) string {
+	if row.unfit != nil {
+		if why := row.unfit(o); why != "" {
+			return why
+		}
+	}
 	if row.plugin == "" {
 		return ""
 	}
-	x := o.setup(senderName, "127.0.0.1:0")
-	x.Plugins = map[string]string{first: row.plugin}
+	x := o.setup(row, senderName, anyPort)
+	x.Plugins = map[string]string{row.transports[0]: row.plugin}
 	if err := x.Check(); err != nil {
 		return fmt.Sprintf("it needs hawser-%s, which packages leave out: %v", row.plugin, err)
 	}
@@ -117,8 +129,8 @@ func (o Options) run(ctx context.Context, row Row) (Result, error) {
 	if row.count > 0 {
 		o.Count = row.count
 	}
-	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle}
-	limit := cmp.Or(row.limit, rowTimeout+time.Duration(row.waits)*o.callTimeout())
+	s := &stage{o: o, row: row, ledger: newLedger(), random: rand.New(rand.NewPCG(o.Seed, 0)), left: max(row.kills, 1), cycle: firstCycle * o.slow()}
+	limit := o.slow() * cmp.Or(row.limit, rowTimeout+time.Duration(row.waits)*o.callTimeout())
 	rowCtx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the row took longer than %v", limit))
 	defer cancel()
 	stopProgress := s.progress(rowCtx)
@@ -246,10 +258,9 @@ func sleep(ctx context.Context, d time.Duration) {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Choose picks rows by number, name or a part of the name or the scenario that
-// only one has.
-func Choose(names []string) ([]Row, error) {
-	rows := Rows()
+// Choose picks rows of a set by number, name or a part of the name or the
+// scenario that only one has.
+func Choose(rows []Row, names []string) ([]Row, error) {
 	if len(names) == 0 {
 		return rows, nil
 	}

@@ -18,8 +18,11 @@ import (
 // peer is one of the two nodes.
 type peer struct {
 	*lab.Process
-	name   string
-	opened lab.Opened
+	name       string
+	host       lab.Host
+	slow       time.Duration // factor of how long it may take for anything
+	transports []string
+	opened     lab.Opened
 }
 
 // stage is the two nodes of one row, and what happens to them.
@@ -36,7 +39,9 @@ type stage struct {
 	dir      string            // of control sockets, or empty
 	thawed   []time.Duration   // when the receiver was resumed
 	victims  []*victim         // nodes that are frozen
-	held     int               // how often senders have said that they are done before END
+	// deadAfter is how long it took until a dead path was reported.
+	deadAfter time.Duration
+	held      int // how often senders have said that they are done before END
 	// left is how many more faults have to fit into the stream, and cycle how
 	// long one has taken until the next could happen.
 	left     int
@@ -51,25 +56,29 @@ const (
 	receiverName = "receiver"
 	// reportTimeout bounds calls that nothing can hold up.
 	reportTimeout = 5 * time.Second
+	// anyPort is for a node to listen at, on whatever host it is.
+	anyPort = ""
 	// endTimeout is how long a node may take to end.
 	endTimeout = 5 * time.Second
 )
 
-// transports are what both nodes run, in order of preference.
-var transports = [...]string{"tcp", "rpcfallback"}
-
 // setup is a node's configuration. Ten kills are more than a plugin is
 // normally forgiven, and a restart must not take longer each time.
-func (o Options) setup(name, listen string) lab.Setup {
-	return lab.Setup{
-		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: transports[:],
-		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000,
+func (o Options) setup(row Row, name, listen string) lab.Setup {
+	x := lab.Setup{
+		Name: name, Listen: listen, PluginsDir: o.PluginsDir, Lock: o.Lock, Transports: row.transports,
+		CrashBudget: 1000, MaxRestartBackoffMS: 500, DeadlineMS: 30_000 * int(o.slow()),
 	}
+	if len(o.Hosts) > 0 {
+		x.Insecure = true // nobody else is on their network
+		x.StartTimeoutMS, x.HealthTimeoutMS = 60_000, 20_000
+	}
+	return x
 }
 
 // setup is a node's configuration in this row.
 func (s *stage) setup(name, listen string) lab.Setup {
-	x := s.o.setup(name, listen)
+	x := s.o.setup(s.row, name, listen)
 	if s.row.setup != nil {
 		s.row.setup(s, name, &x)
 	}
@@ -86,12 +95,19 @@ func (s *stage) sizes() sizes {
 
 // pace is the row's, in notifications a second.
 func (s *stage) fullPace() int {
+	pace := s.row.pace
 	if s.row.lasts > 0 {
 		lasts := s.row.lasts + time.Duration(s.row.waits)*s.o.callTimeout()
-		return max(1, int(float64(s.o.Count)/lasts.Seconds()))
+		pace = max(1, int(float64(s.o.Count)/lasts.Seconds()))
 	}
-	return s.row.pace
+	if len(s.o.Hosts) > 0 && (pace == 0 || pace > emulatedPace) {
+		return emulatedPace
+	}
+	return pace
 }
+
+// emulatedPace is what emulated hosts carry without falling behind.
+const emulatedPace = 80
 
 // prepare makes what the nodes' configuration names.
 func (s *stage) prepare() (err error) {
@@ -104,8 +120,8 @@ func (s *stage) prepare() (err error) {
 // start starts both nodes.
 func (s *stage) start(ctx context.Context) error {
 	var both errgroup.Group
-	both.Go(func() (err error) { s.sender, err = s.open(ctx, senderName, "127.0.0.1:0", 0); return err })
-	both.Go(func() error { return s.openReceiver(ctx, "127.0.0.1:0") })
+	both.Go(func() (err error) { s.sender, err = s.open(ctx, senderName, anyPort, 0); return err })
+	both.Go(func() error { return s.openReceiver(ctx, anyPort) })
 	if err := both.Wait(); err != nil {
 		return err
 	}
@@ -127,16 +143,21 @@ func (s *stage) start(ctx context.Context) error {
 // down unless life is negative.
 func (s *stage) open(ctx context.Context, name, listen string, life int) (*peer, error) {
 	args := append([]string{NodeCommand}, s.o.NodeArgs...)
-	o := lab.Options{Args: args, Stderr: s.o.Stderr}
+	host := s.o.hostOf(name)
+	if listen == anyPort {
+		listen = host.Address() + ":0"
+	}
+	o := lab.Options{Host: host, Args: args, Stderr: s.o.Stderr}
 	if life >= 0 {
-		o.OnEvent = func(event string, data json.RawMessage) { s.ledger.take(life, event, data) }
+		o.OnEvent = func(event string, data json.RawMessage) { s.ledger.take(life, host.Shift(), event, data) }
 	}
 	p, err := lab.Start(o)
 	if err != nil {
 		return nil, fmt.Errorf("start the %s: %w", name, err)
 	}
-	n := &peer{Process: p, name: name}
-	if err := n.Call(ctx, "open", s.setup(name, listen), &n.opened); err != nil {
+	setup := s.setup(name, listen)
+	n := &peer{Process: p, name: name, host: host, slow: s.o.slow(), transports: setup.Transports}
+	if err := n.Call(ctx, "open", setup, &n.opened); err != nil {
 		// In order: it may have made a run directory and started plugins.
 		end, cancel := context.WithTimeout(context.Background(), endTimeout)
 		defer cancel()
@@ -159,7 +180,7 @@ func (s *stage) openReceiver(ctx context.Context, listen string) error {
 
 // close ends both nodes, whatever state they are in.
 func (s *stage) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout*s.o.slow())
 	defer cancel()
 	var both errgroup.Group
 	for _, v := range s.victims {
@@ -289,7 +310,7 @@ func (n *peer) stats(ctx context.Context) (st engine.Stats, err error) {
 	if n == nil {
 		return st, errors.New("there is no such node")
 	}
-	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout*n.slow)
 	defer cancel()
 	err = n.Call(ctx, "stats", nil, &st)
 	return st, err

@@ -29,6 +29,13 @@ type Setup struct {
 	// their own, and Settings is their config.
 	Plugins  map[string]string          `json:",omitempty"`
 	Settings map[string]json.RawMessage `json:",omitempty"`
+	// Env is added to the environment of a transport's plugin.
+	Env map[string]map[string]string `json:",omitempty"`
+	// StartTimeoutMS and HealthTimeoutMS are the keys of plugins; 0 leaves the
+	// default.
+	StartTimeoutMS, HealthTimeoutMS int `json:",omitempty"`
+	// Insecure is security.insecure: for networks that nobody else is on.
+	Insecure bool `json:",omitempty"`
 	// OutboxBytes, ReceiveFrames and ReceiveBytes are outbox.bytes,
 	// receive.frames and receive.bytes; 0 leaves the default.
 	OutboxBytes, ReceiveFrames, ReceiveBytes int
@@ -47,8 +54,9 @@ type Setup struct {
 // Config is the engine's configuration for it.
 func (s Setup) Config() engine.Config {
 	cfg := engine.Config{
-		Node:    engine.NodeConfig{Name: s.Name},
-		Control: engine.ControlConfig{Listen: s.Listen},
+		Node:     engine.NodeConfig{Name: s.Name},
+		Control:  engine.ControlConfig{Listen: s.Listen},
+		Security: engine.SecurityConfig{Insecure: s.Insecure},
 		Notification: engine.NotificationConfig{
 			RPCFallback: new(false), Proto: s.Proto, DeadlineMS: s.DeadlineMS, MaxPayloadBytes: s.MaxPayloadBytes,
 		},
@@ -60,11 +68,12 @@ func (s Setup) Config() engine.Config {
 		Receive:    engine.ReceiveConfig{Frames: s.ReceiveFrames, Bytes: s.ReceiveBytes},
 		Plugins: engine.PluginsConfig{
 			Dir: s.PluginsDir, Lock: s.Lock, CrashBudget: s.CrashBudget, MaxRestartBackoffMS: s.MaxRestartBackoffMS,
+			StartTimeoutMS: s.StartTimeoutMS, HealthTimeoutMS: s.HealthTimeoutMS,
 		},
 		Transports: []engine.TransportConfig{},
 	}
 	for _, name := range s.Transports {
-		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name, Plugin: s.Plugins[name], Config: s.Settings[name]})
+		cfg.Transports = append(cfg.Transports, engine.TransportConfig{Name: name, Plugin: s.Plugins[name], Config: s.Settings[name], Env: s.Env[name]})
 	}
 	return cfg
 }

@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"runtime"
 	"sync"
-	"time"
 )
 
 // Options are a child's.
 type Options struct {
+	// Host is where it runs; nil is here.
+	Host Host
 	// Args are the program's arguments: those of a command that calls Serve.
 	Args []string
 	// Env is added to the environment.
@@ -29,8 +28,7 @@ type Options struct {
 
 // Process is the parent's side of a child.
 type Process struct {
-	cmd   *exec.Cmd
-	in    *os.File
+	child *spawned
 	words *tail
 	gone  chan struct{} // reaped, and all that it said was read
 
@@ -40,59 +38,36 @@ type Process struct {
 	ended   error // set when no answer can come any more
 }
 
-// Start starts the running program again, as a child.
+// Start starts the running program again, as a child. On another host it has
+// that one's environment, and Env.
 func Start(o Options) (*Process, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	inR, inW, err := os.Pipe()
-	if err != nil {
+	host := o.Host
+	if host == nil {
+		host = Here{}
+	}
+	p := &Process{words: &tail{}, gone: make(chan struct{}), pending: map[uint64]chan message{}}
+	stderr := io.Writer(p.words)
+	if o.Stderr != nil {
+		stderr = io.MultiWriter(p.words, o.Stderr)
+	}
+	if p.child, err = host.start(o, exe, stderr); err != nil {
 		return nil, err
 	}
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		return nil, errors.Join(err, inR.Close(), inW.Close())
-	}
-	p := &Process{in: inW, words: &tail{}, gone: make(chan struct{}), pending: map[uint64]chan message{}}
-	p.cmd = exec.Command(exe, o.Args...)
-	p.cmd.Env = append(os.Environ(), o.Env...)
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = inR, outW, p.words
-	if o.Stderr != nil {
-		p.cmd.Stderr = io.MultiWriter(p.words, o.Stderr)
-	}
-	p.cmd.WaitDelay = time.Second
-	ownGroup(p.cmd)
-	started := make(chan error, 1)
-	reaped := make(chan struct{})
 	go func() {
-		// The parent-death signal is sent when the thread that forked dies.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		defer close(reaped)
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-		}
-	}()
-	err = <-started
-	_ = inR.Close()
-	_ = outW.Close()
-	if err != nil {
-		return nil, errors.Join(err, inW.Close(), outR.Close())
-	}
-	go func() {
-		p.read(outR, o.OnEvent)
-		<-reaped
-		_ = inW.Close()
+		p.read(p.child.out, o.OnEvent)
+		<-p.child.reaped
+		_ = p.child.in.Close()
 		close(p.gone)
 	}()
 	return p, nil
 }
 
 // read takes in the child's lines until there are no more.
-func (p *Process) read(out *os.File, onEvent func(string, json.RawMessage)) {
+func (p *Process) read(out io.ReadCloser, onEvent func(string, json.RawMessage)) {
 	defer out.Close()
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, maxLine)
@@ -153,7 +128,7 @@ func (p *Process) Call(ctx context.Context, do string, args, result any) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.in.Write(append(line, '\n')); err != nil {
+	if _, err := p.child.in.Write(append(line, '\n')); err != nil {
 		return p.fault(do, errGone)
 	}
 	select {
@@ -181,7 +156,7 @@ func (p *Process) fault(do string, err error) error {
 }
 
 // PID is the child's process id.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
+func (p *Process) PID() int { return p.child.pid }
 
 // Words is the end of what the child wrote to stderr.
 func (p *Process) Words() string { return p.words.String() }
@@ -192,14 +167,14 @@ func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Kill kills the child at once and waits until it is gone.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill()
+	p.child.kill()
 	<-p.gone
 }
 
 // Close lets the child end, by ending its stdin, and kills it when ctx ends
 // first. It is idempotent.
 func (p *Process) Close(ctx context.Context) error {
-	_ = p.in.Close()
+	_ = p.child.in.Close()
 	select {
 	case <-p.gone:
 		return nil

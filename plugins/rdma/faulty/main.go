@@ -1,0 +1,67 @@
+// Command hawser-rdma-faulty is the rdma transport with faults in its verbs, as
+// a plugin: queue pairs move to ERR or RESET behind the transport's back, and
+// completions are held back. Peers see the rdma transport. Tests and `hawser
+// demo` use it; packages leave it out.
+//
+// With hold completions stay with the device until release; with keep they are
+// taken from it, and kept tells how many of them are of messages that came.
+//
+// HAWSER_RDMA_FAULTS names the unix socket at which faults are asked for, and
+// HAWSER_RDMA_SIM the simulated host, as for hawser-rdma. The program is also
+// the client, for scripts and for hosts where nothing else speaks to sockets:
+//
+//	hawser-rdma-faulty ctl SOCKET connected|error|reset|hold|keep|kept|release
+//	hawser-rdma-faulty sim DIR host NAME ADDRESS...
+//	hawser-rdma-faulty sim DIR port-down|port-up HOST RAIL
+//	hawser-rdma-faulty sim DIR cut|heal HOST RAIL HOST RAIL...
+//	hawser-rdma-faulty sim DIR accounts HOST
+package main
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
+	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/ibverbs"
+	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/simverbs"
+	"github.com/hawser-transport/hawser/plugins/rdma/rdmatransport"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+const (
+	simulation = "HAWSER_RDMA_SIM"
+	faults     = "HAWSER_RDMA_FAULTS"
+)
+
+func main() {
+	if len(os.Args) > 1 {
+		out, err := client(os.Args[1:])
+		fmt.Print(out)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "hawser-rdma-faulty:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	sdk.Serve(rdmatransport.New(&provider{open: sync.OnceValues(open)}))
+}
+
+// open finds the provider of verbs and begins to listen for faults.
+func open() (*opened, error) {
+	var p verbs.Provider = ibverbs.New()
+	if file := os.Getenv(simulation); file != "" {
+		o, err := simverbs.Load(file)
+		if err != nil {
+			return nil, err
+		}
+		if p, err = simverbs.New(o); err != nil {
+			return nil, err
+		}
+	}
+	o := &opened{Provider: p, book: newBook()}
+	if path := os.Getenv(faults); path != "" {
+		return o, listen(path, o.book)
+	}
+	return o, nil
+}
