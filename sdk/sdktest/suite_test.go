@@ -8,9 +8,9 @@ import (
 )
 
 func fabricHarness(bubble bool) Harness {
+	var f *Fabric
 	return Harness{
 		New: func() func(testing.TB) sdk.Transport {
-			var f *Fabric
 			var owner testing.TB
 			n := 0
 			return func(t testing.TB) sdk.Transport {
@@ -24,6 +24,9 @@ func fabricHarness(bubble bool) Harness {
 				return f.New([]string{"x", "y"}[n%2])
 			}
 		}(),
+		Lose: func(_ testing.TB, tr sdk.Transport, path string, lost bool) {
+			f.setLost(tr.(*member).node, path, lost)
+		},
 		Arrive: 50 * time.Millisecond,
 		bubble: bubble, Inbox: true,
 	}
