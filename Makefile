@@ -5,7 +5,7 @@ GO ?= go
 BIN := bin
 # What packages hold. hawser-faulty is for tests and the demo, and is built from
 # test/faulty: no package takes it.
-PLUGINS := tcp rpcfallback
+PLUGINS := tcp rpcfallback rdma
 TIMED := test/timed.sh
 
 .DEFAULT_GOAL := help

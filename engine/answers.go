@@ -64,7 +64,7 @@ func (e *Engine) greeting(req control.HelloRequest, identity string) (reply cont
 	if a.acks() {
 		reply.Room.Seq, reply.Room.Bytes = e.queue.Room(a.in)
 	}
-	reply.Transports, reply.Version = e.published()
+	reply.Transports, reply.Version = a.publishedLocked()
 	a.learnLocked(req.Transports, req.Version)
 	a.pumpLocked()
 	return reply, result, nil

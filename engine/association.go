@@ -69,6 +69,8 @@ type association struct {
 	news      chan struct{} // closed, and made anew, when order has changed
 	back      chan struct{} // closed, and made anew, when the peer is no longer silent
 	matches   uint64        // counts changes of what either side runs
+	matching  bool          // the transports are being asked for their paths
+	relisted  bool          // and one of them has others by now
 	selfLane  *outbox.Lane  // of an association with this engine itself
 	telling   bool          // the peer is being told what runs here
 
@@ -375,7 +377,7 @@ func (a *association) explainLocked(d *Delivery) {
 			d.failed(Attempt{Reason: "hello to " + a.address + ": no answer in time"})
 		}
 	}
-	for _, p := range a.order {
+	for _, p := range slices.Concat(a.order, a.downLocked()) {
 		if p.trouble != "" {
 			d.failed(Attempt{Transport: p.transport, Path: p.name, Reason: p.trouble})
 		} else if p.connecting != nil {

@@ -38,10 +38,13 @@ const (
 	// plugins.quarantine_retry_secs, and told again if that failed.
 	TransportQuarantined
 	// PathPaused: Path of Transport to Peer failed too often and is skipped
-	// until Until, unless every path to Peer is paused.
+	// until Until, unless every path to Peer is paused; or its transport does
+	// not list it any more, as when a port has lost its link: then Err is set,
+	// Until is not, and nothing uses it.
 	PathPaused
-	// PathResumed ends PathPaused: its time is over, something got through, or
-	// either end has a new instance. What is pending is sent again.
+	// PathResumed ends PathPaused: its time is over, something got through,
+	// the transport lists it again, or either end has a new instance. What is
+	// pending goes on.
 	PathResumed
 )
 

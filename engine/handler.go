@@ -79,6 +79,8 @@ func readiness(e *Engine, peers []PeerStatus) admin.Ready {
 			switch {
 			case w.Usable():
 				j.Usable = append(j.Usable, way)
+			case w.State == PathDown:
+				j.Down = append(j.Down, way)
 			case w.State == PathInPause:
 				j.Paused = append(j.Paused, admin.ReadyPaused{Path: way, Until: w.PausedUntil, Pauses: w.Pauses})
 			}

@@ -85,8 +85,8 @@ func (a *association) helloOnce() bool {
 		return true // another name's hello was answered meanwhile
 	}
 	req := control.HelloRequest{From: a.e.self(), Proto: *a.e.cfg.Notification.Proto, Session: a.e.randomNonzero(), Replaces: a.hello.replaces}
+	req.Transports, req.Version = a.publishedLocked()
 	a.mu.Unlock()
-	req.Transports, req.Version = a.e.published()
 	reply, err := a.client.Hello(a.e.ctx, req)
 	switch {
 	case err == nil:

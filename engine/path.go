@@ -57,6 +57,8 @@ type path struct {
 	// shuns how often it did so in a row.
 	shunUntil time.Time
 	shuns     int
+	down      bool   // a side's transport does not list it now: it is not in the order
+	downHere  bool   // this side's
 	trouble   string // what went wrong last
 
 	suspicion suspicion

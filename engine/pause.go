@@ -48,6 +48,8 @@ func (a *association) blameLocked(p *path, f health.Failure) {
 		return
 	}
 	switch {
+	case p.down:
+		return // as was said
 	case !health.Blame(f.Kind, f.Facts):
 		a.e.stats.excused[excuse(f.Kind)].Add(1)
 		return

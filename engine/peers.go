@@ -67,6 +67,9 @@ const (
 	// PathInPause: it failed too often, and is skipped until PausedUntil,
 	// connected or not, unless every path to the peer is paused.
 	PathInPause = "paused"
+	// PathDown: its transport does not list it now, as when a port has lost its
+	// link. It is used again once it is listed.
+	PathDown = "down"
 	// PathConnecting: the first endpoint, or the next one, is being made.
 	PathConnecting = "connecting"
 	// PathFailed: connecting failed, and is tried again at RetryAt.
@@ -76,7 +79,7 @@ const (
 )
 
 // pathStates are all of them, as metrics have them.
-var pathStates = []string{PathUp, PathFull, PathRefusing, PathInPause, PathConnecting, PathFailed, PathIdle}
+var pathStates = []string{PathUp, PathFull, PathRefusing, PathInPause, PathDown, PathConnecting, PathFailed, PathIdle}
 
 // PathStatus is how one way to a peer fares.
 type PathStatus struct {
@@ -160,6 +163,11 @@ func (a *association) status(now time.Time) (PeerStatus, bool) {
 		if !path.PausedUntil.IsZero() {
 			path.State = PathInPause
 		}
+		s.Paths = append(s.Paths, path)
+	}
+	for _, p := range a.downLocked() {
+		path := p.statusLocked(now)
+		path.State = PathDown
 		s.Paths = append(s.Paths, path)
 	}
 	return s, true

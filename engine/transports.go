@@ -50,6 +50,7 @@ type transport struct {
 	wire string // the name on the wire, once it was up
 
 	downs, quarantines atomic.Uint64
+	relisting          relisting
 }
 
 // localInstance is a transport that is up here.
@@ -246,7 +247,9 @@ func (a *association) tell() {
 }
 
 func (a *association) tellOnce() (version uint64, err error) {
-	list, version := a.e.published()
+	a.mu.Lock()
+	list, version := a.publishedLocked()
+	a.mu.Unlock()
 	return version, a.client.Changed(a.e.ctx, control.ChangeRequest{From: a.e.incarnation, Transports: list, Version: version})
 }
 
@@ -353,11 +356,17 @@ func (a *association) localChanged() {
 func (a *association) rematchLocked() {
 	a.matches++
 	a.matched = false
-	if a.node.Load() == nil || a.selfLane != nil || a.dead != nil || a.successor != nil {
+	a.matchLocked()
+}
+
+// matchLocked asks for the paths, unless that is under way: then it goes on
+// until nothing has changed meanwhile.
+func (a *association) matchLocked() {
+	if a.matching || a.node.Load() == nil || a.selfLane != nil || a.dead != nil || a.successor != nil {
 		return
 	}
-	round, remote := a.matches, a.remote.list
-	a.e.tasks.Go(func() { a.match(round, remote) })
+	a.matching = true
+	a.e.tasks.Go(a.match)
 }
 
 // route is a transport that both sides run, and its paths.
@@ -368,8 +377,29 @@ type route struct {
 }
 
 // match asks the transports for their paths to the peer.
-func (a *association) match(round uint64, remote []control.Transport) {
-	var routes []route
+func (a *association) match() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for again := true; again; {
+		round, remote := a.matches, a.remote.list
+		a.relisted = false
+		a.mu.Unlock()
+		routes := a.routes(remote)
+		a.mu.Lock()
+		if a.matches != round {
+			continue // this answer is of what ran before
+		}
+		again = a.relisted
+		a.routeLocked(routes)
+		a.matched = true
+		close(a.news)
+		a.news = make(chan struct{})
+		a.pumpLocked()
+	}
+	a.matching = false
+}
+
+func (a *association) routes(remote []control.Transport) (routes []route) {
 	for _, l := range a.e.transports.up() {
 		i := slices.IndexFunc(remote, func(r control.Transport) bool { return r.Name == l.name })
 		if i < 0 || l.inst.Notifier == nil {
@@ -382,16 +412,7 @@ func (a *association) match(round uint64, remote []control.Transport) {
 		}
 		routes = append(routes, route{l, remote[i], paths})
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.matches != round {
-		return // changed again: a later round is under way
-	}
-	a.routeLocked(routes)
-	a.matched = true
-	close(a.news)
-	a.news = make(chan struct{})
-	a.pumpLocked()
+	return routes
 }
 
 // routeLocked makes the routes' paths the ones in use. A path keeps its name's
@@ -402,6 +423,9 @@ func (a *association) routeLocked(routes []route) {
 	now := time.Now()
 	for _, r := range routes {
 		for i, name := range r.paths {
+			if slices.Contains(r.remote.Down, name) {
+				continue
+			}
 			key := pathKey{r.local.name, name}
 			p := a.paths[key]
 			if p == nil {
@@ -419,6 +443,7 @@ func (a *association) routeLocked(routes []route) {
 			a.order = append(a.order, p)
 		}
 	}
+	a.listLocked(routes, now)
 	a.rankLocked(now)
 	a.pruneLocked()
 }
@@ -436,6 +461,9 @@ func (a *association) pruneLocked() {
 	for key, p := range a.paths {
 		if p.ep == nil && p.connecting == nil && len(p.retiring) == 0 && !slices.Contains(a.order, p) {
 			a.forgotten = max(a.forgotten, p.generation)
+			if p.down {
+				a.e.watch.listed(a.keyLocked(p), false)
+			}
 			delete(a.paths, key)
 		}
 	}

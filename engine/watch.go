@@ -114,6 +114,8 @@ func (w *watch) round() time.Time {
 			w.e.peerChanged(n)
 		case health.PathEvent:
 			w.e.pathChanged(n)
+		case listing:
+			w.e.pathListed(n)
 		}
 	}
 	return next

@@ -13,7 +13,8 @@ type Notifier interface {
 	// engine keeps a path's health under its name, and symmetric: both ends
 	// give a path the same name, since an endpoint carries both ways,
 	// whichever side connected it. A transport with one path calls it
-	// [MainPath]. An error means that the attributes cannot be used.
+	// [MainPath]. An error means that the attributes cannot be used. If the
+	// same attributes get another answer later, [Config.PathsChanged] says so.
 	Paths(remote Attributes) ([]string, error)
 
 	// Connect makes an endpoint to the target. It calls exchange at most once,

@@ -34,6 +34,8 @@ type server struct {
 	// filesCame wakes Configure.
 	filesCame chan struct{}
 
+	paths pathsNews
+
 	// carrier is set before linkOpen is closed.
 	carrier  link.Carrier
 	linkOpen chan struct{}
@@ -43,6 +45,7 @@ type server struct {
 		socket     *net.UnixConn
 		chosen     string // the carrier, once OpenLink has picked it
 		streaming  bool   // the one Link call is under way
+		tellsPaths bool   // the host wants to know when paths change
 		linkEnded  bool
 		configured bool
 		files      []*os.File // listeners that came over the link
@@ -56,7 +59,7 @@ func newServer(t Transport, desc Description, socket *net.UnixConn, log *slog.Lo
 	s := &server{
 		t: t, desc: desc, limits: desc.Limits.WithDefaults(), log: log,
 		linkGone: make(chan struct{}), linkOpen: make(chan struct{}),
-		filesCame: make(chan struct{}, 1),
+		filesCame: make(chan struct{}, 1), paths: newPathsNews(),
 	}
 	s.mu.socket = socket
 	s.mu.endpoints = map[uint64]*servedEndpoint{}
@@ -88,7 +91,7 @@ func (s *server) OpenLink(_ context.Context, req *pb.OpenLinkRequest) (*pb.OpenL
 	if err != nil {
 		return &pb.OpenLinkResponse{Error: errorToPB(coded(Unsupported, err, "opening the link"))}, nil
 	}
-	s.mu.chosen = name
+	s.mu.chosen, s.mu.tellsPaths = name, req.GetPathsChanged()
 	if name == link.CarrierUnix {
 		go s.serveLink(link.NewSocket(s.mu.socket, size))
 	} else if s.mu.socket != nil {
@@ -131,16 +134,19 @@ func (s *server) configure(ctx context.Context, req *pb.ConfigureRequest) (Setup
 	if err != nil {
 		return Setup{}, err
 	}
-	cfg.Log = s.log
+	cfg.Log, cfg.PathsChanged = s.log, s.paths.tell
 	if !s.desc.Has(FeatureKeys) {
 		cfg.Keys = nil
 	}
 	s.mu.Lock()
-	again := s.mu.configured
+	again, tellsPaths := s.mu.configured, s.mu.tellsPaths
 	s.mu.configured = true
 	s.mu.Unlock()
 	if again {
 		return Setup{}, Errorf(InvalidArgument, "Configure was called twice")
+	}
+	if tellsPaths {
+		go s.tellPaths()
 	}
 	files, err := s.awaitFiles(ctx, len(req.GetListeners()))
 	if err != nil {

@@ -179,6 +179,19 @@ type Config struct {
 	Keys *Keys
 	// Log is where the transport writes. Never nil.
 	Log *slog.Logger
+	// PathsChanged tells the engine that [Notifier.Paths] answers otherwise
+	// than before: a port has lost its link, or got it back. Never nil. A
+	// transport whose paths can come and go calls it after every such change,
+	// once Paths answers the new way; one that does not know when they do lets
+	// endpoints and Connect fail instead, which counts against the path.
+	//
+	// The engine asks Paths anew. A path that is missing gets nothing any more
+	// and is no failure; the transport ends those of its endpoints that can
+	// carry nothing. One that is back is connected again at once.
+	//
+	// It returns at once, may be called from any goroutine, as often as one
+	// likes, from the call of Configure on, and does nothing after Close.
+	PathsChanged func()
 }
 
 // Attributes are what a transport publishes so that peers' transports of the

@@ -131,6 +131,8 @@ type ReadyPeer struct {
 	Cooldowns   int           `json:"cooldowns,omitempty"`
 	SilentUntil time.Time     `json:"silent_until,omitzero"`
 	Paused      []ReadyPaused `json:"paused,omitempty"`
+	// Down are those that a side's transport does not list now.
+	Down []string `json:"down,omitempty"`
 }
 
 // ReadyPaused is a path that is skipped until a time, for the Pauses-th time in

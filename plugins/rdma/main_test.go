@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,9 +44,23 @@ func TestConformanceOfTheBinary(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	var hosts atomic.Int32
+	var names sync.Map // of the hosts
 	sdktest.Run(t, sdktest.Harness{
 		New: func(t testing.TB) sdk.Transport {
-			return sdktest.Binary(t, binary, simulation+"="+host(t, dir, int(hosts.Add(1))))
+			n := int(hosts.Add(1))
+			tr := sdktest.Binary(t, binary, simulation+"="+host(t, dir, n))
+			names.Store(tr, fmt.Sprintf("h%d", n))
+			return tr
+		},
+		Lose: func(t testing.TB, tr sdk.Transport, _ string, lost bool) {
+			name, _ := names.Load(tr)
+			change := simverbs.Control(dir).PortUp
+			if lost {
+				change = simverbs.Control(dir).PortDown
+			}
+			if err := change(simverbs.PortName{Host: name.(string), Device: "sim0", Port: 1}); err != nil {
+				t.Fatal(err)
+			}
 		},
 		External: true,
 		Settings: json.RawMessage(`{"accept_wait_ms": 1000, "endpoint": {"send_timeout": 17}}`),

@@ -66,6 +66,8 @@ func (d *dispatcher) record(r *link.Record) error {
 			d.t.forget(e.id)
 			d.recent = nil
 		}
+	case link.PathsChanged:
+		d.t.tellPaths()
 	case link.Pong:
 		if !d.t.pings.ponged(r.ID) {
 			d.t.dropped.Add(1)

@@ -44,7 +44,7 @@ func (t *Transport) openLink(ctx context.Context, socket *net.UnixConn) error {
 	}
 	offered = append(offered, link.CarrierGRPC)
 	size := bounds.MaxRecord(t.limits.MaxFrame)
-	resp, err := t.rpc.OpenLink(ctx, &pb.OpenLinkRequest{Carriers: offered, MaxRecord: uint32(size)}, t.options...)
+	resp, err := t.rpc.OpenLink(ctx, &pb.OpenLinkRequest{Carriers: offered, MaxRecord: uint32(size), PathsChanged: true}, t.options...)
 	if err := t.callResult(ctx, "open link", err, resp.GetError()); err != nil {
 		return err
 	}

@@ -43,6 +43,9 @@ type Transport struct {
 	options []grpc.CallOption
 	windows bool // the plugin keeps to windows
 
+	// pathsChanged is that of Configure.
+	pathsChanged atomic.Pointer[func()]
+
 	dropped atomic.Uint64
 	pings   pings
 	// senders are goroutines that wait for room on the link.
@@ -167,6 +170,9 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	if err := checkKeys(cfg.Keys); err != nil {
 		return sdk.Setup{}, sdk.Errorf(sdk.TooLarge, "plugin %s: configure: %w", t.label, err)
 	}
+	if cfg.PathsChanged != nil {
+		t.pathsChanged.Store(&cfg.PathsChanged)
+	}
 	names, err := t.sendListeners(l.carrier, cfg.Listeners)
 	if err != nil {
 		return sdk.Setup{}, err
@@ -182,6 +188,17 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		return sdk.Setup{}, t.invalid("configure", err)
 	}
 	return setup, nil
+}
+
+// tellPaths passes on that paths have changed, unless the transport is being
+// closed.
+func (t *Transport) tellPaths() {
+	t.mu.Lock()
+	closing := t.mu.closing
+	t.mu.Unlock()
+	if f := t.pathsChanged.Load(); f != nil && !closing {
+		(*f)()
+	}
 }
 
 // sendListeners puts the listeners' descriptors on the link and returns their

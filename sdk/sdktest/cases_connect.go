@@ -11,6 +11,44 @@ import (
 	"github.com/hawser-transport/hawser/sdk"
 )
 
+// pathsChange: a path that is lost is not listed, one that is back is, as
+// before, and the engine is told once Paths answers that way.
+func pathsChange(r *rig) {
+	before := r.paths(r.a, r.b)
+	r.works()
+	t := r.target(r.a, r.b)
+	for _, lost := range []bool{true, false} {
+		r.h.Lose(r, r.a.tr, t.Path, lost)
+		ctx := r.ctx()
+		for right := false; !right; {
+			select {
+			case <-r.a.changed:
+			case <-ctx.Done():
+				r.Fatalf("path %s is lost: %v, and nobody was told when Paths had it: %q", t.Path, lost, r.paths(r.a, r.b))
+			}
+			now := r.paths(r.a, r.b)
+			right = lost && !slices.Contains(now, t.Path) || !lost && slices.Equal(now, before)
+		}
+		if lost {
+			in := r.attempt(r.a, r.b)
+			in.target = t
+			if in.run(r.ctx()) == nil {
+				r.Error("Connect over a path that is not listed succeeded")
+			}
+		}
+	}
+	r.works()
+}
+
+func (r *rig) paths(from, to *peer) []string {
+	r.Helper()
+	paths, err := from.no.Paths(to.setup.Attributes)
+	if err != nil {
+		r.Errorf("Paths from %s to %s: %v", from.name, to.name, err)
+	}
+	return paths
+}
+
 func pathsStable(r *rig) {
 	for _, p := range [][2]*peer{{r.a, r.b}, {r.b, r.a}} {
 		first, err := p[0].no.Paths(p[1].setup.Attributes)

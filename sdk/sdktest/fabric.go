@@ -52,6 +52,7 @@ type Fabric struct {
 	links    rules[bool] // true: cut
 	delays   rules[time.Duration]
 	frozen   map[string]bool
+	lost     map[lost]bool
 	changed  chan struct{} // closed and replaced when a link may have healed
 	counters FabricCounters
 }
@@ -86,6 +87,7 @@ func NewFabric(opt FabricOptions) *Fabric {
 		pending: map[uint64]*conn{},
 		conns:   map[*conn]struct{}{},
 		frozen:  map[string]bool{},
+		lost:    map[lost]bool{},
 		changed: make(chan struct{}),
 	}
 }
@@ -155,6 +157,10 @@ func (f *Fabric) setFrozen(node string, frozen bool) {
 func (f *Fabric) End(a, b, path string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.endLocked(a, b, path)
+}
+
+func (f *Fabric) endLocked(a, b, path string) int {
 	n := 0
 	for _, c := range f.connsLocked() {
 		if !c.joins(a, b, path) {

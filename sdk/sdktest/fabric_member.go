@@ -181,13 +181,19 @@ func (m *member) usableLocked() error {
 
 // Paths implements [sdk.Notifier].
 func (m *member) Paths(remote sdk.Attributes) ([]string, error) {
+	m.f.mu.Lock()
+	defer m.f.mu.Unlock()
+	return m.pathsLocked(remote)
+}
+
+func (m *member) pathsLocked(remote sdk.Attributes) ([]string, error) {
 	if remote[attrAddr] == "" {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "the peer's attributes have no %q", attrAddr)
 	}
 	theirs := strings.Split(remote[attrPaths], ",")
 	var paths []string
 	for _, p := range m.f.opt.Paths {
-		if slices.Contains(theirs, p) {
+		if slices.Contains(theirs, p) && m.listedLocked(p) == nil {
 			paths = append(paths, p)
 		}
 	}
@@ -298,6 +304,8 @@ func (m *member) acceptableLocked(t sdk.Target, o offer) error {
 		return errDraining
 	case !slices.Contains(m.f.opt.Paths, t.Path):
 		return sdk.Errorf(sdk.InvalidArgument, "no path %q", t.Path)
+	case m.listedLocked(t.Path) != nil:
+		return m.listedLocked(t.Path)
 	case o.Token == 0 || m.f.pending[o.Token] != nil:
 		return sdk.Errorf(sdk.Refused, "the offer was accepted before")
 	case o.Path != t.Path || o.Generation != t.Generation || o.Local != t.Peer || o.Peer != t.Local:
@@ -347,7 +355,10 @@ func (m *member) checkTarget(ctx context.Context, t sdk.Target) error {
 	if err := m.usableLocked(); err != nil {
 		return err
 	}
-	paths, err := m.Paths(t.Remote)
+	if err := m.listedLocked(t.Path); err != nil {
+		return err
+	}
+	paths, err := m.pathsLocked(t.Remote)
 	if err != nil {
 		return err
 	}

@@ -51,6 +51,7 @@ type peer struct {
 	setup     sdk.Setup
 	listeners map[string]net.Listener // the engine's: instances get copies
 	closed    bool
+	changed   chan struct{} // a token: paths have changed
 	// keys, if keysSet, are in place of those that the harness asks for.
 	keys    *sdk.Keys
 	keysSet bool
@@ -59,7 +60,7 @@ type peer struct {
 // make asks the harness for a fresh instance.
 func (r *rig) make(name string) *peer {
 	r.Helper()
-	p := &peer{name: name, tr: r.h.New(r), listeners: map[string]net.Listener{}}
+	p := &peer{name: name, tr: r.h.New(r), listeners: map[string]net.Listener{}, changed: make(chan struct{}, 1)}
 	if p.tr == nil {
 		r.Fatal("Harness.New returned nil")
 	}
@@ -110,7 +111,14 @@ func (r *rig) config(p *peer, settings json.RawMessage) sdk.Config {
 	r.instance++
 	return sdk.Config{
 		Instance: r.instance, Incarnation: p.inc, Settings: settings,
-		Log: slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler), PathsChanged: p.pathsChanged,
+	}
+}
+
+func (p *peer) pathsChanged() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
 	}
 }
 

@@ -32,6 +32,11 @@ type Harness struct {
 	// waits for its peer. With 0 that case is skipped.
 	Arrive time.Duration
 
+	// Lose takes a path from an instance, as a port that loses its link does,
+	// or gives it back. Without it the case about [sdk.Config.PathsChanged] is
+	// skipped.
+	Lose func(t testing.TB, tr sdk.Transport, path string, lost bool)
+
 	// External says that the transport runs in another process, so that its
 	// goroutines and files cannot be counted here.
 	External bool
@@ -151,6 +156,7 @@ var cases = []testCase{
 	{name: "close-is-idempotent", run: closeIdempotent},
 
 	{name: "paths-are-stable", needs: sdk.FeatureNotify, run: pathsStable},
+	{name: "paths-change", needs: sdk.FeatureNotify, skip: noLose, run: pathsChange},
 	{name: "paths-of-useless-attributes", needs: sdk.FeatureNotify, run: pathsUseless},
 
 	{name: "connect-both-directions", needs: sdk.FeatureNotify, run: connectBothDirections},
@@ -247,6 +253,13 @@ func noNotify(_ Harness, d sdk.Description) string {
 func noArrive(h Harness, _ sdk.Description) string {
 	if h.Arrive == 0 {
 		return "the harness does not say how long the transport waits for a peer"
+	}
+	return ""
+}
+
+func noLose(h Harness, _ sdk.Description) string {
+	if h.Lose == nil {
+		return "the harness cannot take a path away"
 	}
 	return ""
 }

@@ -8,9 +8,9 @@ import (
 )
 
 func fabricHarness(bubble bool) Harness {
+	var f *Fabric
 	return Harness{
 		New: func() func(testing.TB) sdk.Transport {
-			var f *Fabric
 			var owner testing.TB
 			n := 0
 			return func(t testing.TB) sdk.Transport {
@@ -24,6 +24,10 @@ func fabricHarness(bubble bool) Harness {
 				return f.New([]string{"x", "y"}[n%2])
 			}
 		}(),
+		Lose: func(_ testing.TB, _ sdk.Transport, path string, lost bool) {
+			f.setLost("x", path, lost) // whichever it is, and whatever is around it
+			f.setLost("y", path, lost)
+		},
 		Arrive: 50 * time.Millisecond,
 		bubble: bubble, inbox: true,
 	}

@@ -20,6 +20,7 @@ const (
 	maxName           = 256
 	maxTransportName  = 32
 	maxPath           = 1 << 10
+	maxDown           = 64
 	maxMessage        = 2 << 10
 	// maxProto leaves room for later protocols: the smaller of both sides'
 	// numbers is used, so a higher one than ours is no error.
@@ -136,6 +137,14 @@ func checkTransports(field string, ts []Transport) error {
 		}
 		if t.MaxFrame < 0 || t.MaxFrame > math.MaxInt32 {
 			return sdk.Errorf(sdk.InvalidArgument, "%s.max_frame is %d", at, t.MaxFrame)
+		}
+		if n := len(t.Down); n > maxDown {
+			return sdk.Errorf(sdk.TooLarge, "%s.down has %d entries, the limit is %d", at, n, maxDown)
+		}
+		for _, name := range t.Down {
+			if err := checkText(at+".down", name, maxPath); err != nil {
+				return err
+			}
 		}
 		k := key{t.Name, t.Instance}
 		if seen[k] {

@@ -27,6 +27,8 @@ type Transport struct {
 	Instance   uint64
 	Attributes sdk.Attributes
 	MaxFrame   int
+	// Down names paths to the receiver that the transport does not list now.
+	Down []string
 }
 
 // Room is how far a sender may go: the highest sequence number, and the bytes

@@ -38,7 +38,7 @@ func nodeFrom(field string, m *pb.Node) (Node, error) {
 func transportsTo(ts []Transport) []*pb.Transport {
 	var out []*pb.Transport
 	for _, t := range ts {
-		m := &pb.Transport{Name: t.Name, Instance: t.Instance, MaxFrame: uint32(t.MaxFrame)}
+		m := &pb.Transport{Name: t.Name, Instance: t.Instance, MaxFrame: uint32(t.MaxFrame), Down: t.Down}
 		for _, k := range slices.Sorted(maps.Keys(t.Attributes)) {
 			m.Attributes = append(m.Attributes, &pb.Attribute{Key: []byte(k), Value: []byte(t.Attributes[k])})
 		}
@@ -54,7 +54,7 @@ func transportsFrom(ms []*pb.Transport) ([]Transport, error) {
 	}
 	var out []Transport
 	for i, m := range ms {
-		t := Transport{Name: m.GetName(), Instance: m.GetInstance(), MaxFrame: int(m.GetMaxFrame())}
+		t := Transport{Name: m.GetName(), Instance: m.GetInstance(), MaxFrame: int(m.GetMaxFrame()), Down: m.GetDown()}
 		if n := len(m.GetAttributes()); n > maxAttributes {
 			return nil, sdk.Errorf(sdk.TooLarge, "transports[%d].attributes has %d entries, the limit is %d", i, n, maxAttributes)
 		} else if n > 0 {

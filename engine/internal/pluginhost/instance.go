@@ -120,6 +120,7 @@ func (s *Supervisor) tryConfigure(ctx context.Context, spec Spec, r *running) er
 	r.inst.Setup, err = r.inst.Transport.Configure(ctx, sdk.Config{
 		Instance: r.inst.ID, Incarnation: s.opts.Incarnation, Settings: settings,
 		Listeners: lent, Keys: keys, Log: s.log.With("instance", r.inst.ID),
+		PathsChanged: s.obs.PathsChanged,
 	})
 	if err != nil && ctx.Err() == context.DeadlineExceeded {
 		return sdk.Errorf(sdk.DeadlineExceeded, "not configured within %v: %w", s.opts.StartTimeout, err)

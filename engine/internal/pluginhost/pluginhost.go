@@ -49,9 +49,9 @@ type Instance struct {
 	Ending <-chan struct{}
 }
 
-// Observer learns what becomes of a transport. Its methods are called one at
-// a time and in order: Up, then perhaps Drain, then Down for each instance;
-// a replacement's Up may precede the old one's Drain and Down.
+// Observer learns what becomes of a transport. Its methods, but PathsChanged,
+// are called one at a time and in order: Up, then perhaps Drain, then Down for
+// each instance; a replacement's Up may precede the old one's Drain and Down.
 type Observer interface {
 	// Up: the instance can be used.
 	Up(*Instance)
@@ -61,6 +61,10 @@ type Observer interface {
 	// Down: the instance is gone, all its endpoints have ended. err is nil
 	// after an orderly stop.
 	Down(old *Instance, err error)
+	// PathsChanged: what the transport's Paths answers has changed. It may be
+	// called at any time, also for an instance that is not up yet or no more,
+	// and returns at once.
+	PathsChanged()
 	// Quarantined: the crash budget is used up, or starting again soon cannot
 	// help (no such device, a wrong checksum). It is called again when an
 	// attempt out of quarantine has failed.

@@ -27,6 +27,9 @@ func TestConformance(t *testing.T) {
 			json.RawMessage(`{"endpoint": {"send_timeout": 0}}`),
 			json.RawMessage(`{"endpoint": {"psn": 16777216}}`),
 		},
+		Lose: func(t testing.TB, tr sdk.Transport, _ string, lost bool) {
+			f.lose(t, tr.(*simulated).host, 0, lost)
+		},
 		Arrive: time.Second,
 	})
 }

@@ -32,8 +32,8 @@ func (d *device) heard(ev verbs.Event) {
 		})
 	case verbs.PortError:
 		d.log.Warn("port is down", "port", ev.Port)
+		d.portsChanged() // first, so that its endpoints' ends are no failures
 		d.portDown(ev.Port)
-		d.portsChanged()
 	case verbs.PortActive:
 		d.log.Info("port is up", "port", ev.Port)
 		d.portsChanged()

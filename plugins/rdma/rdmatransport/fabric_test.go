@@ -59,6 +59,18 @@ func (f *fabric) options() simverbs.Options {
 	return o
 }
 
+// lose takes a rail from a host, or gives it back.
+func (f *fabric) lose(t testing.TB, host string, rail int, lost bool) {
+	t.Helper()
+	change := f.PortUp
+	if lost {
+		change = f.PortDown
+	}
+	if err := change(simverbs.PortName{Host: host, Device: fmt.Sprintf("sim%d", rail), Port: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func linkLocal(rail int, host int32) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 14: byte(rail), 15: byte(host)})
 }

@@ -46,6 +46,7 @@ type Transport struct {
 	incarnation sdk.Incarnation
 	host        string
 	devices     []*device
+	changed     func() // or nil
 
 	closing sync.Mutex
 	closed  bool
@@ -78,6 +79,7 @@ func (t *Transport) Configure(_ context.Context, cfg sdk.Config) (sdk.Setup, err
 		if t.log == nil {
 			t.log = slog.New(slog.DiscardHandler)
 		}
+		t.changed = cfg.PathsChanged
 		t.host, _ = os.Hostname() // for people
 		return t.open()
 	})
@@ -195,9 +197,11 @@ func (t *Transport) attributes() sdk.Attributes {
 }
 
 // pathsChanged is called whenever Paths may answer differently from before,
-// by a device's own goroutine.
+// by a device's own goroutine, which Close waits for.
 func (t *Transport) pathsChanged() {
-	t.log.Debug("paths changed")
+	if t.changed != nil {
+		t.changed()
+	}
 }
 
 // Drain implements [sdk.Drainer].

@@ -22,7 +22,7 @@ type header struct {
 }
 
 // valid reports whether t is a known type.
-func (t Type) valid() bool { return t >= Send && t <= Dropped }
+func (t Type) valid() bool { return t >= Send && t <= PathsChanged }
 
 // appendRecord appends the encoded record. The record was checked before.
 func appendRecord(b []byte, r *Record) []byte {

@@ -43,6 +43,8 @@ const (
 	// Dropped says that the plugin had to drop ID frames of an endpoint,
 	// because its window was closed.
 	Dropped Type = 10
+	// PathsChanged says that the plugin's Paths answers otherwise than before.
+	PathsChanged Type = 11
 )
 
 // HeaderSize is the size in bytes of a record's header.

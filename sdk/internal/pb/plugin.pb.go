@@ -341,7 +341,9 @@ type OpenLinkRequest struct {
 	// reserved.
 	Carriers []string `protobuf:"bytes,1,rep,name=carriers,proto3" json:"carriers,omitempty"`
 	// The largest record payload in bytes that either side may send.
-	MaxRecord     uint32 `protobuf:"varint,2,opt,name=max_record,json=maxRecord,proto3" json:"max_record,omitempty"`
+	MaxRecord uint32 `protobuf:"varint,2,opt,name=max_record,json=maxRecord,proto3" json:"max_record,omitempty"`
+	// The engine takes records of type PathsChanged.
+	PathsChanged  bool `protobuf:"varint,3,opt,name=paths_changed,json=pathsChanged,proto3" json:"paths_changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +390,13 @@ func (x *OpenLinkRequest) GetMaxRecord() uint32 {
 		return x.MaxRecord
 	}
 	return 0
+}
+
+func (x *OpenLinkRequest) GetPathsChanged() bool {
+	if x != nil {
+		return x.PathsChanged
+	}
+	return false
 }
 
 type OpenLinkResponse struct {
@@ -1880,11 +1889,12 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\fListenerSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
-	"\adefault\x18\x03 \x01(\tR\adefault\"L\n" +
+	"\adefault\x18\x03 \x01(\tR\adefault\"q\n" +
 	"\x0fOpenLinkRequest\x12\x1a\n" +
 	"\bcarriers\x18\x01 \x03(\tR\bcarriers\x12\x1d\n" +
 	"\n" +
-	"max_record\x18\x02 \x01(\rR\tmaxRecord\"\x8d\x01\n" +
+	"max_record\x18\x02 \x01(\rR\tmaxRecord\x12#\n" +
+	"\rpaths_changed\x18\x03 \x01(\bR\fpathsChanged\"\x8d\x01\n" +
 	"\x10OpenLinkResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x18\n" +
 	"\acarrier\x18\x02 \x01(\tR\acarrier\x12\x16\n" +

@@ -201,11 +201,14 @@ func (x *Attribute) GetValue() []byte {
 }
 
 type Transport struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Instance      uint64                 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
-	Attributes    []*Attribute           `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty"`
-	MaxFrame      uint32                 `protobuf:"varint,4,opt,name=max_frame,json=maxFrame,proto3" json:"max_frame,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Name       string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Instance   uint64                 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Attributes []*Attribute           `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty"`
+	MaxFrame   uint32                 `protobuf:"varint,4,opt,name=max_frame,json=maxFrame,proto3" json:"max_frame,omitempty"`
+	// Paths that the receiver may list and the sender's transport does not list
+	// now: neither side uses them.
+	Down          []string `protobuf:"bytes,5,rep,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -266,6 +269,13 @@ func (x *Transport) GetMaxFrame() uint32 {
 		return x.MaxFrame
 	}
 	return 0
+}
+
+func (x *Transport) GetDown() []string {
+	if x != nil {
+		return x.Down
+	}
+	return nil
 }
 
 type HelloRequest struct {
@@ -886,14 +896,15 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\x12started_unix_nanos\x18\x04 \x01(\x03R\x10startedUnixNanos\"3\n" +
 	"\tAttribute\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"\x96\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\xaa\x01\n" +
 	"\tTransport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12<\n" +
 	"\n" +
 	"attributes\x18\x03 \x03(\v2\x1c.hawser.control.v1.AttributeR\n" +
 	"attributes\x12\x1b\n" +
-	"\tmax_frame\x18\x04 \x01(\rR\bmaxFrame\"\xdf\x01\n" +
+	"\tmax_frame\x18\x04 \x01(\rR\bmaxFrame\x12\x12\n" +
+	"\x04down\x18\x05 \x03(\tR\x04down\"\xdf\x01\n" +
 	"\fHelloRequest\x12+\n" +
 	"\x04from\x18\x01 \x01(\v2\x17.hawser.control.v1.NodeR\x04from\x12\x14\n" +
 	"\x05proto\x18\x02 \x01(\rR\x05proto\x12\x18\n" +
