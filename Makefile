@@ -42,7 +42,6 @@ test: ## everything that CI runs: vet, generated code, all tests with -race
 	@$(TIMED) generate-check $(MAKE) --no-print-directory generate-check
 	@$(TIMED) race $(MAKE) --no-print-directory race
 	@$(TIMED) scenarios $(MAKE) --no-print-directory scenarios
-	@$(TIMED) lab-smoke $(MAKE) --no-print-directory lab-smoke
 	@$(TIMED) --summary
 
 race: ## all tests but the scenarios, with the race detector

@@ -159,7 +159,7 @@ func TestEverythingIsLost(t *testing.T) {
 		w.only("b:1", plain)
 		a, b := w.open("a:1"), w.open("b:1")
 		defer w.shut(a, b)
-		w.connected(a, b)
+		w.connectedAt(a, "b:1")
 		w.fast.Lose("a:1", "p0")
 		w.fast.Lose("a:1", "p1")
 		synctest.Wait()
@@ -182,7 +182,7 @@ func TestEverythingIsLost(t *testing.T) {
 				t.Errorf("attempt %v", x)
 			}
 		}
-		w.expect(b, "late")
+		w.expect(b, "hello", "late")
 	})
 }
 
@@ -194,7 +194,7 @@ func TestAPathIsLostWhileConnecting(t *testing.T) {
 		w.fast.Cut("", "", "p0")
 		a, b := w.open("a:1"), w.open("b:1")
 		defer w.shut(a, b)
-		w.connected(a, b)
+		w.connectedAt(a, "b:1")
 		if got := states(a)["fast/p0"]; got != PathConnecting {
 			t.Fatalf("it is %s", got)
 		}
@@ -237,7 +237,7 @@ func TestAStormOfChanges(t *testing.T) {
 		w.only("b:1", plain)
 		a, b := w.open("a:1"), w.open("b:1")
 		defer w.shut(a, b)
-		w.connected(a, b)
+		w.connectedAt(a, "b:1")
 		asked.Store(0)
 		start := time.Now()
 		for i := range 10000 {

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 with Go lacks for the build and the tests: a
-# C compiler for the race detector, and git for the version. Nothing is done
+# C compiler for the race detector, libibverbs' headers for the rdma plugin (the
+# library itself is opened at run time), and git for the version. Nothing is done
 # where they are there.
 set -euo pipefail
 missing=()
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 command -v git >/dev/null || missing+=(git)
+[ -e /usr/include/infiniband/verbs.h ] || missing+=(libibverbs-dev)
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 if [ ${#missing[@]} -gt 0 ]; then
 	echo "installing ${missing[*]}"

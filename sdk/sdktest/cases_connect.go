@@ -19,15 +19,16 @@ func pathsChange(r *rig) {
 	t := r.target(r.a, r.b)
 	for _, lost := range []bool{true, false} {
 		r.h.Lose(r, r.a.tr, t.Path, lost)
-		want := before
-		if lost {
-			want = slices.DeleteFunc(slices.Clone(before), func(p string) bool { return p == t.Path })
-		}
-		r.within("PathsChanged", func() {
-			for !slices.Equal(r.paths(r.a, r.b), want) {
-				<-r.a.changed
+		ctx := r.ctx()
+		for right := false; !right; {
+			select {
+			case <-r.a.changed:
+			case <-ctx.Done():
+				r.Fatalf("path %s is lost: %v, and nobody was told when Paths had it: %q", t.Path, lost, r.paths(r.a, r.b))
 			}
-		})
+			now := r.paths(r.a, r.b)
+			right = lost && !slices.Contains(now, t.Path) || !lost && slices.Equal(now, before)
+		}
 		if lost {
 			in := r.attempt(r.a, r.b)
 			in.target = t

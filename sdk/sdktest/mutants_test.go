@@ -94,6 +94,7 @@ type mutant struct {
 // defect changes what a mutant does. Unset ones change nothing.
 type defect struct {
 	describe func(sdk.Description) sdk.Description
+	config   func(sdk.Config) sdk.Config
 	setup    func(sdk.Setup) sdk.Setup
 	close    func(sdk.Transport, context.Context) error
 	paths    func([]string, error) ([]string, error)
@@ -114,6 +115,9 @@ func (m *mutant) Describe() sdk.Description {
 }
 
 func (m *mutant) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, error) {
+	if m.d.config != nil {
+		cfg = m.d.config(cfg)
+	}
 	s, err := m.Transport.Configure(ctx, cfg)
 	if m.d.setup != nil {
 		s = m.d.setup(s)
@@ -255,6 +259,10 @@ var mutants = []struct {
 		paths: func([]string, error) ([]string, error) { return nil, nil }})},
 	{"paths to nowhere", "paths-of-useless-attributes", "Paths of", is(defect{
 		paths: func([]string, error) ([]string, error) { return []string{"p0"}, nil }})},
+	{"untold changes of paths", "paths-change", "nobody was told", is(defect{
+		config: func(c sdk.Config) sdk.Config { c.PathsChanged = func() {}; return c }})},
+	{"lost paths listed", "paths-change", "nobody was told", is(defect{
+		paths: func(_ []string, err error) ([]string, error) { return []string{"p0", "p1"}, err }})},
 	{"unstable paths", "paths-are-stable", "Paths changed", func() defect {
 		return defect{
 			paths: func() func(p []string, err error) ([]string, error) {

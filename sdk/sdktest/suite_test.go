@@ -24,11 +24,12 @@ func fabricHarness(bubble bool) Harness {
 				return f.New([]string{"x", "y"}[n%2])
 			}
 		}(),
-		Lose: func(_ testing.TB, tr sdk.Transport, path string, lost bool) {
-			f.setLost(tr.(*member).node, path, lost)
+		Lose: func(_ testing.TB, _ sdk.Transport, path string, lost bool) {
+			f.setLost("x", path, lost) // whichever it is, and whatever is around it
+			f.setLost("y", path, lost)
 		},
 		Arrive: 50 * time.Millisecond,
-		bubble: bubble, Inbox: true,
+		bubble: bubble, inbox: true,
 	}
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,8 +71,8 @@ func TestChecks(t *testing.T) {
 		{transport(func(t *Transport) { t.Name, t.Instance = "mnnvl", 4 }), sdk.InvalidArgument, "transports[1] repeats mnnvl instance 4"},
 		{transport(func(t *Transport) { t.Name = "mnnvl" }), 0, ""},
 		{transport(func(t *Transport) { t.MaxFrame = -1 }), sdk.InvalidArgument, "transports[0].max_frame is -1"},
-		{transport(func(t *Transport) { t.Down = make([]string, maxDown) }), 0, ""},
-		{transport(func(t *Transport) { t.Down = make([]string, maxDown+1) }), sdk.TooLarge, "transports[0].down has 65 entries, the limit is 64"},
+		{transport(func(t *Transport) { t.Down = slices.Repeat([]string{"p"}, maxDown) }), 0, ""},
+		{transport(func(t *Transport) { t.Down = slices.Repeat([]string{"p"}, maxDown+1) }), sdk.TooLarge, "transports[0].down has 65 entries, the limit is 64"},
 		{transport(func(t *Transport) { t.Down = []string{strings.Repeat("p", maxPath+1)} }), sdk.TooLarge, "transports[0].down has 1025 bytes"},
 		{transport(func(t *Transport) { t.Attributes = manyAttributes(64, 256) }), 0, ""},
 		{transport(func(t *Transport) { t.Attributes = manyAttributes(65, 4) }), sdk.TooLarge, "transports[0].attributes has 65 entries, the limit is 64"},

@@ -57,12 +57,12 @@ func widened(t *testing.T, a, b *node, generation uint64) (x, y *side) {
 		must(t, x.Send([]byte("widen")))
 		until(t, "the grant", func() bool {
 			y.e.mu.Lock()
-			consumed, granted := y.e.consumed, y.e.granted
+			consumed, granted, told := y.e.consumed, y.e.granted, y.e.posted == 0
 			y.e.mu.Unlock()
 			x.e.mu.Lock()
 			defer x.e.mu.Unlock()
 			room = x.e.edge - x.e.sent
-			return int(consumed) == x.Sent() && granted == x.e.edge
+			return told && int(consumed) == x.Sent() && granted == x.e.edge
 		})
 	}
 	x.WaitDone(x.Sent())

@@ -221,7 +221,7 @@ func TestInvalidRecordsAreRefused(t *testing.T) {
 		for name, bad := range map[string]Record{
 			"too large":            {Type: Send, Payload: make([]byte, testMax+1)},
 			"type 0":               {},
-			"type 11":              {Type: 11},
+			"type 12":              {Type: 12},
 			"files on another":     {Type: Send, Files: many[:1]},
 			"too many files":       {Type: Files, Files: many},
 			"file that was closed": {Type: Files, Files: []*os.File{closedFile(t)}},
@@ -474,7 +474,7 @@ func TestGarbage(t *testing.T) {
 	}{
 		"nothing":           {nil, "", ""},
 		"type 0":            {alter(4, 0), "unknown record type 0", ""},
-		"type 11":           {alter(4, 11), "unknown record type 11", ""},
+		"type 12":           {alter(4, 12), "unknown record type 12", ""},
 		"flags":             {alter(5, 0x80), "flags 0x80", ""},
 		"files on a ping":   {alter(6, 1), "with 1 files", ""},
 		"huge":              {alter(3, 0xff), "payload of", ""},
