@@ -29,7 +29,7 @@ func fabricHarness(bubble bool) Harness {
 			f.setLost("y", path, lost)
 		},
 		Arrive: 50 * time.Millisecond,
-		bubble: bubble, inbox: true,
+		bubble: bubble, Inbox: true,
 	}
 }
 
