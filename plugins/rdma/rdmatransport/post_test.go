@@ -1,10 +1,12 @@
 package rdmatransport
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -318,7 +320,7 @@ func exhaust(t *testing.T, x *side, left int) {
 // granted: nothing is posted that could fail, and no grant will ever come.
 func TestAnEndpointThatWaitsForADeadPeersGrantEnds(t *testing.T) {
 	f := newFabric(t)
-	const s = `{"stall_timeout_ms": 400, "endpoint": {"send_timeout": 14}}`
+	const s = `{"stall_timeout_ms": 400, "endpoint": {"send_timeout": 12}}` // without a limit
 	a, b := f.nodeOf(t, f.soft(), s), f.nodeOf(t, f.soft(), s)
 	x, y := join(t, a, b, 1)
 	must(t, f.HoldCompletions(b.host, "sim0", true))
@@ -326,7 +328,7 @@ func TestAnEndpointThatWaitsForADeadPeersGrantEnds(t *testing.T) {
 	exhaust(t, x, left)
 	must(t, f.ToReset(f.name(b, y.e)))
 	must(t, f.HoldCompletions(b.host, "sim0", false))
-	if err := x.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
+	if err := x.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "no completion") {
 		t.Errorf("ended with %v", err)
 	}
 	for id := x.Sent() - left + 1; id <= x.Sent(); id++ {
@@ -344,7 +346,7 @@ func TestAnEndpointThatWaitsForADeadPeersGrantEnds(t *testing.T) {
 // long completed, is looked after as well.
 func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
 	f := newFabric(t)
-	const s = `{"stall_timeout_ms": 400, "endpoint": {"send_timeout": 14}}`
+	const s = `{"stall_timeout_ms": 400, "endpoint": {"send_timeout": 12}}` // without a limit
 	a, b := f.nodeOf(t, f.soft(), s), f.nodeOf(t, f.soft(), s)
 	x, y := join(t, a, b, 1)
 	must(t, f.HoldCompletions(b.host, "sim0", true))
@@ -362,6 +364,31 @@ func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
 	must(t, f.HoldCompletions(b.host, "sim0", false))
 	y.Close()
 	y.WaitEnded()
+}
+
+// What the accepting end is given before the peer has arrived waits for that:
+// nothing is sent to a queue pair that may not be there yet, and it is no stall.
+func TestWaitingForThePeersArrivalIsNoStall(t *testing.T) {
+	f := newFabric(t)
+	a, b := f.node(t, patient), f.node(t, `{"stall_timeout_ms": 200, "accept_wait_ms": 1000}`)
+	r := rigtest.NewRecorder(t)
+	var y *side
+	_, err := a.Connect(rigtest.Context(t), rigtest.Target(a.Node, b.Node, 1), func(ctx context.Context, offer []byte) ([]byte, error) {
+		e, _, err := b.Accept(ctx, rigtest.Target(b.Node, a.Node, 1), offer, r)
+		must(t, err)
+		y = newSide(e, r)
+		return nil, sdk.Errorf(sdk.Unavailable, "the answer is lost")
+	}, discard{})
+	if err == nil {
+		t.Fatal("connected without an answer")
+	}
+	must(t, y.Send([]byte("early")))
+	if err := y.WaitEnded(); err == nil || !strings.Contains(err.Error(), "has not arrived") {
+		t.Errorf("ended with %v", err)
+	}
+	if _, _, never := y.Counts(); never != 1 {
+		t.Errorf("%d frames were never posted, not 1", never)
+	}
 }
 
 // A reader that has stopped is not a dead peer: its device acknowledges, and
