@@ -5,7 +5,8 @@ package rdmatransport
 const (
 	// ready: the connecting side's first message. The accepting side's device
 	// could have sent before, and would have met a queue pair that is not there
-	// yet.
+	// yet. Who waits for a grant sends it again: with nothing posted nothing
+	// could fail, and the peer's queue pair may be gone.
 	ready uint32 = 1
 	// grant: up to how many frames may be sent since the endpoint began, in
 	// the low bits of the count. It only grows.

@@ -298,7 +298,7 @@ func (d *device) fail(err error) {
 }
 
 // watch looks, a few times within the stall timeout, at endpoints that have
-// sends posted. It runs only while a device has some.
+// sends without an outcome. It runs only while a device has some.
 type watch struct {
 	mu      sync.Mutex
 	timer   *time.Timer
@@ -310,7 +310,7 @@ type watch struct {
 // stallTicks is how many looks make the stall timeout.
 const stallTicks = 4
 
-// arm is called whenever something was posted.
+// arm is called whenever something was posted, or waits for that.
 func (w *watch) arm(d *device) {
 	if !w.armed.Load() && !w.armed.Swap(true) {
 		w.set(d)
@@ -339,7 +339,7 @@ func (w *watch) stop() {
 	}
 }
 
-// look ends endpoints whose sends have seen no completion for too long.
+// look sees after endpoints whose sends have no completion.
 func (d *device) look() {
 	now := d.watch.ticks.Add(1)
 	busy := false

@@ -165,6 +165,9 @@ func (e *endpoint) Send(frames []sdk.Frame, _ bool) (n int, err error) {
 	e.queue.join(&taken)
 	e.bytes += size
 	e.pumpLocked()
+	if e.queue.n > 0 {
+		e.d.watch.arm(e.d)
+	}
 	return n, err
 }
 
@@ -218,12 +221,20 @@ func (e *endpoint) kick() {
 }
 
 // stalled ends the endpoint if its sends have seen no completion for too long.
-// It says whether there are sends to look after.
+// Where frames wait and nothing is posted it posts a message that tells a reader
+// that has stopped from a queue pair that is gone. It says whether there are
+// sends to look after.
 func (e *endpoint) stalled(tick uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.posted == 0 || e.cause != nil {
+	if e.cause != nil || e.posted+e.queue.n == 0 {
 		return false
+	}
+	if e.posted == 0 {
+		if e.joined && e.tellLocked(ready, 0) {
+			e.progress = tick - 1 // the next looks make up the timeout
+		}
+		return true
 	}
 	if tick-e.progress > stallTicks {
 		e.breakLocked(sdk.Errorf(sdk.Unavailable, "%d sends to %s have seen no completion for %s",

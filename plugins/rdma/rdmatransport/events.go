@@ -25,7 +25,10 @@ func (d *device) listen() {
 func (d *device) heard(ev verbs.Event) {
 	switch ev.Type {
 	case verbs.LastWQEReached:
-		d.inError(ev.QP, func(e *endpoint) { e.emptied = true })
+		d.inError(ev.QP, func(e *endpoint) {
+			e.emptied = true
+			e.breakLocked(sdk.Errorf(sdk.Unavailable, "the queue pair to %s is in the error state", e.peer))
+		})
 	case verbs.QPFatal, verbs.QPRequestError, verbs.QPAccessError:
 		d.inError(ev.QP, func(e *endpoint) {
 			e.breakLocked(sdk.Errorf(sdk.Unavailable, "the queue pair to %s failed", e.peer))

@@ -1,10 +1,12 @@
 package rdmatransport
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -283,6 +285,126 @@ func TestAStallEndsTheEndpoint(t *testing.T) {
 		t.Errorf("ended after %s", d)
 	}
 	must(t, f.Starve(b.host, "sim0", false))
+}
+
+// soft is a host whose devices end a queue pair as Soft-RoCE does.
+func (f *fabric) soft() simverbs.Options {
+	o := f.options()
+	for i := range o.Devices {
+		d := &o.Devices[i]
+		d.KeepsCompletions, d.NoLastWQE, d.NoRetryLimit = true, true, true
+	}
+	return o
+}
+
+// exhaust sends all that the peer, whose completions are held, has granted, and
+// left frames more. Nothing is posted then.
+func exhaust(t *testing.T, x *side, left int) {
+	t.Helper()
+	x.e.mu.Lock()
+	granted := int(x.e.edge - x.e.sent)
+	x.e.mu.Unlock()
+	before := x.Sent()
+	for range granted + left {
+		must(t, x.Send([]byte("frame")))
+	}
+	x.WaitDone(before + granted)
+	until(t, "nothing to be posted", func() bool {
+		x.e.mu.Lock()
+		defer x.e.mu.Unlock()
+		return x.e.posted == 0 && x.e.queue.n == left
+	})
+}
+
+// The peer's queue pair is gone after it has acknowledged all that it had
+// granted: nothing is posted that could fail, and no grant will ever come.
+func TestAnEndpointThatWaitsForADeadPeersGrantEnds(t *testing.T) {
+	f := newFabric(t)
+	const s = `{"stall_timeout_ms": 400, "endpoint": {"send_timeout": 12}}` // without a limit
+	a, b := f.nodeOf(t, f.soft(), s), f.nodeOf(t, f.soft(), s)
+	x, y := join(t, a, b, 1)
+	must(t, f.HoldCompletions(b.host, "sim0", true))
+	const left = 5
+	exhaust(t, x, left)
+	must(t, f.ToReset(f.name(b, y.e)))
+	must(t, f.HoldCompletions(b.host, "sim0", false))
+	if err := x.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "no completion") {
+		t.Errorf("ended with %v", err)
+	}
+	for id := x.Sent() - left + 1; id <= x.Sent(); id++ {
+		if c, ok := x.Outcome(uint64(id)); !ok || c.Outcome != sdk.NotPosted {
+			t.Errorf("frame %d was never posted: %+v", id, c)
+		}
+	}
+	y.Close()
+	y.WaitEnded()
+	x, y = join(t, a, b, 2)
+	talk(t, x, y, 10)
+}
+
+// A frame that is sent when nothing is granted, and when everything else has
+// long completed, is looked after as well.
+func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
+	f := newFabric(t)
+	const s = `{"stall_timeout_ms": 400, "endpoint": {"send_timeout": 12}}` // without a limit
+	a, b := f.nodeOf(t, f.soft(), s), f.nodeOf(t, f.soft(), s)
+	x, y := join(t, a, b, 1)
+	must(t, f.HoldCompletions(b.host, "sim0", true))
+	exhaust(t, x, 0)
+	until(t, "the watch to rest", func() bool { return !a.device("sim0").watch.armed.Load() })
+	must(t, f.ToReset(f.name(b, y.e)))
+	must(t, x.Send([]byte("nothing granted")))
+	began := time.Now()
+	if err := x.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
+		t.Errorf("ended with %v", err)
+	}
+	if d := time.Since(began); d < 300*time.Millisecond {
+		t.Errorf("ended after %s", d)
+	}
+	must(t, f.HoldCompletions(b.host, "sim0", false))
+	y.Close()
+	y.WaitEnded()
+}
+
+// What the accepting end is given before the peer has arrived waits for that:
+// nothing is sent to a queue pair that may not be there yet, and it is no stall.
+func TestWaitingForThePeersArrivalIsNoStall(t *testing.T) {
+	f := newFabric(t)
+	a, b := f.node(t, patient), f.node(t, `{"stall_timeout_ms": 200, "accept_wait_ms": 1000}`)
+	r := rigtest.NewRecorder(t)
+	var y *side
+	_, err := a.Connect(rigtest.Context(t), rigtest.Target(a.Node, b.Node, 1), func(ctx context.Context, offer []byte) ([]byte, error) {
+		e, _, err := b.Accept(ctx, rigtest.Target(b.Node, a.Node, 1), offer, r)
+		must(t, err)
+		y = newSide(e, r)
+		return nil, sdk.Errorf(sdk.Unavailable, "the answer is lost")
+	}, discard{})
+	if err == nil {
+		t.Fatal("connected without an answer")
+	}
+	must(t, y.Send([]byte("early")))
+	if err := y.WaitEnded(); err == nil || !strings.Contains(err.Error(), "has not arrived") {
+		t.Errorf("ended with %v", err)
+	}
+	if _, _, never := y.Counts(); never != 1 {
+		t.Errorf("%d frames were never posted, not 1", never)
+	}
+}
+
+// A reader that has stopped is not a dead peer: its device acknowledges, and
+// what waits goes on when it reads again.
+func TestAStoppedReaderIsNoStall(t *testing.T) {
+	f := newFabric(t)
+	a, b := f.node(t, `{"stall_timeout_ms": 1000, "endpoint": {"send_timeout": 17}}`), f.node(t, patient)
+	gate := make(chan struct{})
+	x, y := joinWith(t, a, b, rigtest.Target(a.Node, b.Node, 1), func([][]byte) { <-gate })
+	exhaust(t, x, 5)
+	watch := &a.device("sim0").watch
+	began := watch.ticks.Load()
+	until(t, "two stall timeouts", func() bool { return watch.ticks.Load()-began > 2*stallTicks+2 })
+	close(gate)
+	x.WaitDone(x.Sent())
+	y.WaitReceived(x.Sent())
 }
 
 // An idle endpoint costs kilobytes, the reference system's cost 32 MiB, and no

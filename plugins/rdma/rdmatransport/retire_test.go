@@ -102,6 +102,21 @@ func TestRetiringLosesNothingThatLanded(t *testing.T) {
 	}
 }
 
+// An end that only receives has nothing that fails with its queue pair. The
+// device's word that it takes no more receives ends it, long before the peer's
+// sends run out of retries.
+func TestAReceiverLearnsThatItsQueuePairFailed(t *testing.T) {
+	f := newFabric(t)
+	a, b := f.node(t, patient), f.node(t, patient)
+	x, y := join(t, a, b, 1)
+	must(t, f.ToError(f.name(b, y.e)))
+	if err := y.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
+		t.Errorf("ended with %v", err)
+	}
+	x.Close()
+	x.WaitEnded()
+}
+
 // A queue pair that is moved to RESET drops its completions: the sender has
 // seen success. Only acknowledgements end to end cover that; the transport
 // survives it, and its successor works.

@@ -49,7 +49,7 @@ const schema = `{
     },
     "stall_timeout_ms": {
       "type": "integer", "minimum": 100, "maximum": 600000, "default": 10000,
-      "description": "How long an endpoint may have sends posted without any completion before it is ended."
+      "description": "How long an endpoint may have sends without an outcome, and see no completion, before it is ended."
     },
     "retire_timeout_ms": {
       "type": "integer", "minimum": 100, "maximum": 600000, "default": 30000,

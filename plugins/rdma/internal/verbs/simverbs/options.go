@@ -41,6 +41,9 @@ type Device struct {
 	KeepsCompletions bool `json:",omitempty"`
 	// NoLastWQE: LastWQEReached is never raised.
 	NoLastWQE bool `json:",omitempty"`
+	// NoRetryLimit: what nobody acknowledges is sent again for ever, as by
+	// Soft-RoCE, and a dead path is never reported.
+	NoRetryLimit bool `json:",omitempty"`
 }
 
 // Port is a device's port.

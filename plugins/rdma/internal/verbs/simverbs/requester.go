@@ -299,7 +299,7 @@ func (q *qp) startTimer() {
 		return
 	}
 	q.after(4096*time.Nanosecond<<q.rts.Timeout, func() {
-		if q.tries++; q.tries > q.rts.RetryCnt {
+		if q.tries++; q.tries > q.rts.RetryCnt && !q.d.n.config.NoRetryLimit {
 			q.die(verbs.RetryExceeded)
 			return
 		}
