@@ -40,6 +40,7 @@ func onMachine(t *testing.T) (binary string, settings json.RawMessage) {
 func TestMachineConformance(t *testing.T) {
 	binary, settings := onMachine(t)
 	sdktest.Run(t, sdktest.Harness{
+		Inbox:    true, // done is what the peer's device has, landed or handed over
 		New:      func(t testing.TB) sdk.Transport { return sdktest.Binary(t, binary) },
 		External: true,
 		Settings: settings,

@@ -46,6 +46,7 @@ func TestConformanceOfTheBinary(t *testing.T) {
 	var hosts atomic.Int32
 	var names sync.Map // of the hosts
 	sdktest.Run(t, sdktest.Harness{
+		Inbox: true, // done is what the peer's device has, landed or handed over
 		New: func(t testing.TB) sdk.Transport {
 			n := int(hosts.Add(1))
 			tr := sdktest.Binary(t, binary, simulation+"="+host(t, dir, n))

@@ -42,8 +42,8 @@ type Harness struct {
 	External bool
 
 	// Inbox says that the transport calls frames done that it has and has not
-	// handed over. They are lost when it dies, which protocols 0 and 1 do not
-	// mend: it is for transports that are themselves tests.
+	// handed over: a device acknowledges what has landed. They are lost when
+	// the endpoint ends, which protocols 0 and 1 do not mend.
 	Inbox bool
 
 	// Timeout bounds every single wait. Default 20 s. It is generous since

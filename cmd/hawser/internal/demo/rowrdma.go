@@ -189,6 +189,7 @@ func retire(ctx context.Context, s *stage) error {
 		}
 		// Where the machine is slow some wait twice: they were overdue.
 		waiting -= int(after.Resent - before.Resent)
+		s.require(waiting > 0, "all that waited was sent again before the rails went down")
 		f := s.record(lab.Now(), "receiver's rails down with the completions of %d waiting", waiting)
 		if err := s.rails(ctx, receiverName, false); err != nil {
 			return err
