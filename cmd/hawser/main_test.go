@@ -224,6 +224,24 @@ func (n *node) next(t *testing.T) (line map[string]any) {
 	return line
 }
 
+// TestSendToOlderNode: what nobody acknowledges is not called acknowledged.
+func TestSendToOlderNode(t *testing.T) {
+	for _, proto := range []string{"0", "1"} {
+		config := filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(config, []byte("notification: {proto: "+proto+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := start(t, "node", "--print", "--config", config)
+		out, errs, code := output(t, hawser(t, "send", n.address, "--count", "3"))
+		if code != 0 || !strings.Contains(out, "3 sent, 0 acknowledged, 3 handed over, 0 failed") {
+			t.Errorf("protocol %s: exit code %d: %s%s", proto, code, out, errs)
+		}
+		for range 3 {
+			n.next(t)
+		}
+	}
+}
+
 func TestSendToNode(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "c.yaml")
 	write := func(text string) {

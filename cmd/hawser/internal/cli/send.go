@@ -27,7 +27,9 @@ registry.static or --peer. The payload is --payload, a --file, standard input
 (-), or --size random bytes.
 
 Exit codes:
-  0    every notification was acknowledged: it is in the peer's queue
+  0    every notification was acknowledged: it is in the peer's queue; or, by a
+       peer at protocol 0 or 1, which acknowledges nothing, handed over: its
+       transport has it
   1    wrong arguments or configuration; nothing was sent
   2    some failed, or had not ended when --wait was over
   3    the engine could not start
@@ -108,7 +110,7 @@ func (s *sendFlags) run(cmd *cobra.Command, args []string) error {
 	switch {
 	case summary.Interrupted:
 		return silently(exitInterrupted)
-	case summary.Acked != summary.Asked:
+	case summary.Delivered() != summary.Asked:
 		return silently(exitFailed)
 	case closeErr != nil:
 		return failed(exitFailed, "closed, but not in order: %w", closeErr)
@@ -205,12 +207,16 @@ func (s *sendFlags) print(w io.Writer, sum sending.Summary) {
 		_ = document(w, sum)
 		return
 	}
-	fmt.Fprintf(w, "to %s: %d sent, %d acknowledged, %d failed", printableName(sum.Peer), sum.Sent, sum.Acked, sum.Failed)
+	fmt.Fprintf(w, "to %s: %d sent, %d acknowledged, ", printableName(sum.Peer), sum.Sent, sum.Acked)
+	if sum.HandedOver > 0 {
+		fmt.Fprintf(w, "%d handed over, ", sum.HandedOver)
+	}
+	fmt.Fprintf(w, "%d failed", sum.Failed)
 	if sum.Pending > 0 {
 		fmt.Fprintf(w, ", %d had not ended", sum.Pending)
 	}
 	fmt.Fprintf(w, " in %.3f s\n", sum.Seconds)
-	if sum.Acked > 0 {
+	if sum.Delivered() > 0 {
 		fmt.Fprintf(w, "latency to the acknowledgement: p50 %.3f ms, p99 %.3f ms, longest %.3f ms; %s\n",
 			sum.Latency.P50MS, sum.Latency.P99MS, sum.Latency.MaxMS, carriedBy(sum.By))
 	}

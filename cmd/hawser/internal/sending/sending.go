@@ -31,10 +31,13 @@ type Options struct {
 
 // Summary is how it went.
 type Summary struct {
-	Peer        string         `json:"peer"`
-	Asked       int            `json:"asked"`
-	Sent        int            `json:"sent"`
+	Peer  string `json:"peer"`
+	Asked int    `json:"asked"`
+	Sent  int    `json:"sent"`
+	// Acked are in the peer's queue. HandedOver are with the peer's transport,
+	// which is all that a peer at protocol 0 or 1 tells.
 	Acked       int            `json:"acknowledged"`
+	HandedOver  int            `json:"handed_over"`
 	Failed      int            `json:"failed"`
 	Pending     int            `json:"pending"`
 	Interrupted bool           `json:"interrupted"`
@@ -45,7 +48,10 @@ type Summary struct {
 	Failures []Failure `json:"failures,omitempty"`
 }
 
-// Latency is from Notify to the acknowledgement.
+// Delivered is how many ended well.
+func (s Summary) Delivered() int { return s.Acked + s.HandedOver }
+
+// Latency is from Notify to the end of those that ended well.
 type Latency struct {
 	P50MS float64 `json:"p50_ms"`
 	P99MS float64 `json:"p99_ms"`
@@ -169,14 +175,18 @@ func (r *run) ended(at time.Time, d *engine.Delivery, err error) {
 	took := time.Since(at)
 	r.mu.Lock()
 	if err == nil {
-		r.sum.Acked++
+		if d.Ended() == engine.HandedOver {
+			r.sum.HandedOver++
+		} else {
+			r.sum.Acked++
+		}
 		_ = r.hist.RecordValue(min(max(took.Microseconds(), 1), longest))
 		r.sum.By[d.Report().Transport]++
 	} else {
 		r.sum.Failed++
 		r.failedLocked(err)
 	}
-	ended := r.sum.Acked + r.sum.Failed
+	ended := r.sum.Delivered() + r.sum.Failed
 	r.mu.Unlock()
 	<-r.slots
 	if r.o.Progress != nil {
@@ -235,7 +245,7 @@ func (r *run) summary(interrupted bool) Summary {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.sum
-	s.Pending = s.Sent - s.Acked - s.Failed
+	s.Pending = s.Sent - s.Delivered() - s.Failed
 	s.Interrupted = interrupted
 	s.Seconds = time.Since(r.began).Seconds()
 	s.Latency = Latency{
