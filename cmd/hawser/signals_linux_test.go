@@ -149,3 +149,26 @@ func TestDemoLeavesNoDirectory(t *testing.T) {
 		}
 	}
 }
+
+// TestListBesideAStoppedNode: it hides nobody else.
+func TestListBesideAStoppedNode(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	dir := t.TempDir()
+	named := func(name string) *node {
+		cfg := filepath.Join(dir, name+".yaml")
+		if err := os.WriteFile(cfg, []byte("node: {name: "+name+"}\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return start(t, "node", "--config", cfg)
+	}
+	stopped := named("stopped")
+	named("well")
+	if err := stopped.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer stopped.Process.Signal(syscall.SIGCONT) //nolint:errcheck // it is killed
+	out, errs, code := output(t, hawser(t, "plugin", "list"))
+	if code != 0 || !strings.Contains(out, "does not answer") || !strings.Contains(out, "well") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}

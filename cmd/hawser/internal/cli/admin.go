@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -43,7 +44,7 @@ func dialNode(ctx context.Context, path string) (*admin.Client, error) {
 	default:
 		text := "several nodes run here: choose one with --socket"
 		for _, f := range found {
-			name := "does not answer"
+			name := unanswered
 			if n, err := node(ctx, admin.Dial(f)); err == nil {
 				name = printableName(n.Name) + " at " + printableName(n.Address)
 			}
@@ -365,8 +366,12 @@ type runningJSON struct {
 	wire      string
 }
 
-// running asks the named node, or all that this user runs here, for their
-// transports. Without a name, nodes that do not answer are left out.
+// unanswered is the state of what nobody tells.
+const unanswered = "does not answer"
+
+// running asks the named node, or all that this user runs here, at once, for
+// their transports. Without a name, a node that does not answer is listed as
+// that.
 func running(ctx context.Context, socket string) ([]runningJSON, error) {
 	sockets := []string{socket}
 	if socket == "" {
@@ -374,22 +379,35 @@ func running(ctx context.Context, socket string) ([]runningJSON, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	var list []runningJSON
-	for _, path := range sockets {
-		c := admin.Dial(path)
-		n, err := c.Node(ctx)
-		var transports []admin.Transport
-		if err == nil {
-			transports, err = c.Transports(ctx)
-		}
-		if err != nil && socket != "" {
-			return nil, adminError(ctx, c, err)
-		}
-		for _, t := range transports {
-			list = append(list, runningJSON{path, n.Name, t.Name, t.State, t.Instance, t.PID, t.Restarts, t.Wire})
+	lists, errs := make([][]runningJSON, len(sockets)), make([]error, len(sockets))
+	var asked sync.WaitGroup
+	for i, path := range sockets {
+		asked.Go(func() { lists[i], errs[i] = runningAt(ctx, path) })
+	}
+	asked.Wait()
+	for i, err := range errs {
+		switch {
+		case err != nil && socket != "":
+			return nil, err
+		case err != nil:
+			lists[i] = []runningJSON{{Socket: sockets[i], State: unanswered}}
 		}
 	}
-	return list, nil
+	return slices.Concat(lists...), nil
+}
+
+// runningAt asks one node.
+func runningAt(ctx context.Context, path string) (list []runningJSON, err error) {
+	c := admin.Dial(path)
+	n, err := c.Node(ctx)
+	if err != nil {
+		return nil, adminError(ctx, c, err)
+	}
+	transports, err := c.Transports(ctx)
+	for _, t := range transports {
+		list = append(list, runningJSON{path, n.Name, t.Name, t.State, t.Instance, t.PID, t.Restarts, t.Wire})
+	}
+	return list, adminError(ctx, c, err)
 }
 
 func printInstances(w io.Writer, list []runningJSON) {
@@ -399,6 +417,10 @@ func printInstances(w io.Writer, list []runningJSON) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nNODE\tTRANSPORT\tSTATE\tINSTANCE\tPID\tRESTARTS")
 	for _, r := range list {
+		if r.State == unanswered {
+			fmt.Fprintf(table, "%s\t-\t%s\t-\t-\t-\n", r.Socket, r.State)
+			continue
+		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d\t%d\n", printableName(r.Node), r.Transport, r.State, r.Instance, r.PID, r.Restarts)
 	}
 	_ = table.Flush()
