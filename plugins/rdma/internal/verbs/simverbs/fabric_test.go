@@ -246,11 +246,12 @@ func TestFrozenProcess(t *testing.T) {
 	for _, e := range w.ends {
 		w.ok(e.Start(verbstest.Setup{}))
 	}
-	w.connect(verbstest.Attr{Timeout: 15, RetryCnt: 3})
+	w.connect(verbstest.Attr{Timeout: 16, RetryCnt: 3})
 	w.receives(1, 0, 1, 2)
 	w.send(0, 1)
 	w.statuses(0, verbs.Success)
 	w.statuses(1, verbs.Success)
+	defer process.Signal(syscall.SIGCONT) //nolint:errcheck // so that it can end, whatever happens here
 	w.ok(process.Signal(syscall.SIGSTOP))
 	w.send(0, 2)
 	w.statuses(0, verbs.RetryExceeded)
