@@ -35,9 +35,7 @@ func TestFact01StopOfAStoppedProcessReturns(t *testing.T) {
 	tr := troupeOf(t, actor(t, "good"), Options{StopTimeout: 300 * time.Millisecond, HealthInterval: time.Hour})
 	tr.up(t)
 	pidfd := hold(t, tr.Status().PID)
-	if err := unix.Kill(tr.Status().PID, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, tr.Status().PID)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := tr.Stop(ctx); err != nil {
@@ -54,9 +52,7 @@ func TestFact02HealthOfAStoppedProcessHasADeadline(t *testing.T) {
 	tr := troupeOf(t, actor(t, "good"), Options{HealthInterval: 50 * time.Millisecond, HealthTimeout: 300 * time.Millisecond})
 	tr.up(t)
 	pidfd := hold(t, tr.Status().PID)
-	if err := unix.Kill(tr.Status().PID, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, tr.Status().PID)
 	if !gone(t, pidfd, 10*time.Second) {
 		t.Fatal("the hung process lives")
 	}

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hawser-transport/hawser/sdk"
 )
 
@@ -153,9 +151,7 @@ func TestAMuteProgramIsGivenUp(t *testing.T) {
 func TestWithoutItsLinkAPluginEnds(t *testing.T) {
 	tr := troupeOf(t, actor(t, "good"), Options{HealthInterval: time.Hour})
 	tr.up(t)
-	if err := unix.Kill(tr.Status().PID, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, tr.Status().PID)
 	tr.rec.insts[1].Transport.(interface{ Abort(error) }).Abort(errors.New("given up by the test"))
 	tr.rec.wait(t, "up 2", 1)
 }

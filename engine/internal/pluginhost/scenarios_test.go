@@ -203,7 +203,7 @@ func TestReplaceOfAProcess(t *testing.T) {
 func TestAbandonedProcess(t *testing.T) {
 	tr := troupeOf(t, actor(t, "good"), Options{AbandonAfter: time.Nanosecond})
 	tr.up(t)
-	_ = unix.Kill(tr.Status().PID, unix.SIGSTOP)
+	stop(t, tr.Status().PID)
 	tr.rec.insts[1].Transport.(interface{ Abort(error) }).Abort(errors.New("given up by the test"))
 	tr.rec.wait(t, "up 2", 1)
 	expect(t, tr.rec, "up 1", "down 1: plugin exited", "up 2")

@@ -252,7 +252,7 @@ func TestFrozenProcess(t *testing.T) {
 	w.statuses(0, verbs.Success)
 	w.statuses(1, verbs.Success)
 	defer process.Signal(syscall.SIGCONT) //nolint:errcheck // so that it can end, whatever happens here
-	w.ok(process.Signal(syscall.SIGSTOP))
+	stop(t, process.Pid)
 	w.send(0, 2)
 	w.statuses(0, verbs.RetryExceeded)
 	w.ok(process.Signal(syscall.SIGCONT))
