@@ -259,11 +259,15 @@ type queuePair struct {
 }
 
 func (q *queuePair) Close() error {
-	q.book.mu.Lock()
-	defer q.book.mu.Unlock() // nobody moves what is being destroyed
-	err := q.QP.Close()
-	if err == nil {
-		delete(q.book.qps, q)
+	b := q.book
+	b.mu.Lock()
+	delete(b.qps, q) // nobody moves what is being destroyed
+	b.mu.Unlock()
+	err := q.QP.Close() // which may take long, and must not stop the poller
+	if err != nil {
+		b.mu.Lock()
+		b.qps[q] = struct{}{}
+		b.mu.Unlock()
 	}
 	return err
 }
