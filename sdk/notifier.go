@@ -54,8 +54,13 @@ type Target struct {
 	Path string
 	// Remote is what the peer's transport publishes.
 	Remote Attributes
-	// Generation grows with every bootstrap of the same peer, transport and
-	// path. A transport refuses anything of an older one.
+	// Use is what the endpoint is for: frames, or, for a [Mover], ops.
+	Use Use
+	// Lane tells apart the endpoints for memory that the engine has to the
+	// same peer and path at a time, see [MoveLimits.Parallel]. 0 for frames.
+	Lane int
+	// Generation grows with every bootstrap of the same peer, transport,
+	// path, use and lane. A transport refuses anything of an older one.
 	Generation uint64
 }
 

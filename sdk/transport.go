@@ -47,7 +47,7 @@ const (
 	FeatureProbe Feature = 2
 	// FeatureDrain: the transport implements [Drainer].
 	FeatureDrain Feature = 3
-	// FeatureMove is reserved for transports that move memory.
+	// FeatureMove: the transport implements [Mover].
 	FeatureMove Feature = 4
 	// FeatureHandover is reserved for stream-socket transports that give the
 	// engine their raw connected sockets.
@@ -91,6 +91,9 @@ type Description struct {
 	Features []Feature
 	// Limits bounds what the engine may ask for.
 	Limits Limits
+	// Move bounds what the engine may ask of a Mover. It counts with
+	// FeatureMove only.
+	Move MoveLimits
 	// ConfigSchema is a JSON schema (2020-12) of the object that the user
 	// writes under the transport's `config` key. Empty means: no settings.
 	ConfigSchema json.RawMessage
