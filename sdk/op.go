@@ -90,7 +90,7 @@ func ParseOp(b []byte) (Op, error) {
 		return Op{}, fmt.Errorf("op of %d bytes, it has at least %d", len(b), opBytes)
 	}
 	o := Op{
-		Kind: OpKind(b[0]),
+		Kind:  OpKind(b[0]),
 		Local: Capability(b[8:24]), LocalOffset: binary.LittleEndian.Uint64(b[24:]),
 		Remote: Capability(b[32:48]), RemoteBase: binary.LittleEndian.Uint64(b[48:]),
 		RemoteOffset: binary.LittleEndian.Uint64(b[56:]), Length: binary.LittleEndian.Uint64(b[64:]),
