@@ -62,15 +62,9 @@ func obey(word string, b *book) (string, error) {
 	case "reset":
 		return b.move(verbs.QP.ToReset)
 	case "hold":
-		b.set(holding)
-	case "keep":
-		b.set(keeping)
+		return word, b.hold()
 	case "release":
-		b.set(passing)
-	case "kept":
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return strconv.Itoa(b.kept), nil
+		b.release()
 	default:
 		return "", fmt.Errorf("unknown request %q", word)
 	}

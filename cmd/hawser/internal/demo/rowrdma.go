@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,8 +28,8 @@ func RDMARows() []Row {
 			plugin: rdmaFaulty, pace: 1000, faults: reset, judge: judgeReset,
 		},
 		{
-			Name: "retired while completions wait", Scenario: "receiver's endpoints end while the completions of a burst wait",
-			plugin: rdmaFaulty, unfit: needRails, pace: 1000, setup: setupDeep, faults: retire, judge: judgeMovedOnce,
+			Name: "retired while completions wait", Scenario: "receiver's endpoints end while 256 completions wait; protocol 1",
+			plugin: rdmaFaulty, unfit: needRails, pace: 500, setup: setupRetire, begin: beginRetire, faults: retire, taken: true,
 		},
 		{
 			Name: "rail cut", Scenario: "receiver's rail 0 down mid-stream, and up again",
@@ -121,10 +120,6 @@ func judgeMoved(s *stage, _ *ledger, r *Result) {
 	s.require(r.Stats[senderName].Connects+r.Stats[senderName].Accepts > moves, "no new endpoints: %d", r.Stats[senderName].Connects)
 }
 
-func judgeMovedOnce(s *stage, _ *ledger, r *Result) {
-	s.require(len(s.faults) == 1 && r.By[rdma] > 0, "%d faults, %d over rdma", len(s.faults), r.By[rdma])
-}
-
 // reset moves the receiver's queue pairs to RESET while completions wait. The
 // sender's device was told that all of them had arrived.
 func reset(ctx context.Context, s *stage) error {
@@ -167,85 +162,6 @@ func judgeReset(s *stage, _ *ledger, r *Result) {
 		s.require(dropped > 0, "no completion was dropped: every copy that was sent again was a second one")
 	}
 	s.note("%d were sent again, of which %d had arrived: the completions of %d were dropped", r.Resent, r.Suppressed, dropped)
-}
-
-// retire ends the receiver's endpoints while the completions of a burst wait.
-// Meanwhile the stream all but stands still, and the rails stay down until what
-// waited has arrived: it came from endpoints that had ended.
-func retire(ctx context.Context, s *stage) error {
-	ready := func() error { return s.flowing(ctx, 0, rdma) }
-	return s.mid(ctx, 300, ready, func() error {
-		before, err := s.sender.stats(ctx)
-		if err != nil {
-			return err
-		}
-		waiting, err := s.keepBurst(ctx)
-		if err != nil {
-			return err
-		}
-		after, err := s.sender.stats(ctx)
-		if err != nil {
-			return err
-		}
-		// Where the machine is slow some wait twice: they were overdue.
-		waiting -= int(after.Resent - before.Resent)
-		s.require(waiting > 0, "all that waited was sent again before the rails went down")
-		f := s.record(lab.Now(), "receiver's rails down with the completions of %d waiting", waiting)
-		if err := s.rails(ctx, receiverName, false); err != nil {
-			return err
-		}
-		// The ports' events end the endpoints, not the poller of completions.
-		err = waitFor(ctx, backTimeout*s.o.slow(), "the endpoints to retire", func() (bool, error) {
-			connected, err := s.verbs(ctx, receiverName, "connected")
-			return connected == "0", err
-		})
-		if err != nil {
-			return err
-		}
-		released := lab.Now()
-		if _, err := s.verbs(ctx, receiverName, "release"); err != nil {
-			return err
-		}
-		arrived := 0
-		late, cancel := context.WithTimeout(ctx, backTimeout*s.o.slow())
-		defer cancel()
-		err = s.ledger.await(late, "what waited to arrive", func(l *ledger) bool {
-			arrived = 0
-			for _, a := range l.arrived {
-				if a.At > released && a.Transport == rdma {
-					arrived++
-				}
-			}
-			return arrived >= waiting
-		})
-		s.require(err == nil, "%d of %d that waited were dropped", waiting-arrived, waiting)
-		f.Proof = fmt.Sprintf("%d arrived from retiring endpoints, within %s", arrived, lap(lab.Now()-released))
-		return s.rails(ctx, receiverName, true)
-	})
-}
-
-// setupDeep has as many receives as several endpoints can have in flight.
-func setupDeep(_ *stage, _ string, x *lab.Setup) {
-	x.Settings = map[string]json.RawMessage{rdma: json.RawMessage(`{"receive_depth": 1024}`)}
-}
-
-// keepBurst sends a burst whose completions wait at the receiver, and returns
-// how many do.
-func (s *stage) keepBurst(ctx context.Context) (waiting int, err error) {
-	if _, err := s.verbs(ctx, receiverName, "keep"); err != nil {
-		return 0, err
-	}
-	if err := s.pace(ctx, 1, burstSize); err != nil {
-		return 0, err
-	}
-	err = waitFor(ctx, backTimeout*s.o.slow(), "a burst to wait", func() (bool, error) {
-		out, err := s.verbs(ctx, receiverName, "kept")
-		if err == nil {
-			_, err = fmt.Sscan(out, &waiting)
-		}
-		return waiting >= burstSize-burstSize/8, err
-	})
-	return waiting, err
 }
 
 // burstSize is as many as an endpoint has in flight.
