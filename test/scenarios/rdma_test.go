@@ -20,7 +20,7 @@ var rdmaRows = map[string]special{
 	"rails cut":                      {idle: true, faults: 1, carries: []string{"rdma", "tcp"}, moved: true},
 	"rails cut, no other way":        {idle: true, faults: 1, carries: []string{"rdma"}, partial: true},
 	"rdma killed":                    {faults: 4, carries: []string{"rdma"}, moved: true},
-	"frozen mid-stream":              {idle: true, faults: 2, carries: []string{"rdma"}, partial: true, whole: true},
+	"frozen mid-stream":              {idle: true, faults: 2, carries: []string{"rdma"}},
 	"dead path":                      {idle: true, faults: 1, carries: []string{"rdma", "tcp"}, moved: true},
 	"flooded reader":                 {idle: true, faults: 1, carries: []string{"rdma"}},
 	"node restarted":                 {faults: 2, carries: []string{"rdma"}, partial: true},
