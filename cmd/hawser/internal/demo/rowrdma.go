@@ -57,7 +57,7 @@ func RDMARows() []Row {
 		},
 		{
 			Name: "flooded reader", Scenario: "a peer floods a reader that has stopped; another peer goes on",
-			setup: setupFlood, begin: beginFlood, faults: flood,
+			pace: 1000, setup: setupFlood, begin: beginFlood, faults: flood,
 		},
 		{
 			Name: "node restarted", Scenario: "receiver node killed and started again at the same address",
