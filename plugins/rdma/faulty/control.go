@@ -58,7 +58,7 @@ func obey(word string, b *book) (string, error) {
 	case "connected":
 		return strconv.Itoa(len(b.connected())), nil
 	case "error":
-		return b.move(verbs.QP.ToError)
+		return b.moveBusy(verbs.QP.ToError)
 	case "reset":
 		return b.move(verbs.QP.ToReset)
 	case "hold":

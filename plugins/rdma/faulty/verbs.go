@@ -50,6 +50,8 @@ type book struct {
 	asleep map[*channel]bool
 	// changed is closed and replaced whenever one of these two changes.
 	changed chan struct{}
+	// next is called once, when the next message has been posted, or nil.
+	next func()
 }
 
 func newBook() *book {
@@ -139,6 +141,37 @@ func (b *book) move(to func(verbs.QP) error) (string, error) {
 		names += fmt.Sprintf("%s %d\n", q.device, q.Num())
 	}
 	return names, nil
+}
+
+// moveBusy is move as soon as a message is posted: it is on its way then.
+func (b *book) moveBusy(to func(verbs.QP) error) (names string, err error) {
+	done := make(chan struct{})
+	b.mu.Lock()
+	b.next = func() {
+		defer close(done)
+		names, err = b.move(to)
+	}
+	b.mu.Unlock()
+	select {
+	case <-done:
+		return names, err
+	case <-time.After(answerIn):
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.next = nil
+		return "", errors.New("nothing is being sent")
+	}
+}
+
+// posted follows every message.
+func (b *book) posted() {
+	b.mu.Lock()
+	next := b.next
+	b.next = nil
+	b.mu.Unlock()
+	if next != nil {
+		next()
+	}
 }
 
 type device struct {
@@ -237,6 +270,14 @@ type queuePair struct {
 	verbs.QP
 	device string
 	book   *book
+}
+
+func (q *queuePair) Post(wrs []verbs.SendWR) (int, error) {
+	n, err := q.QP.Post(wrs)
+	if n > 0 && wrs[0].Op == verbs.Send {
+		q.book.posted()
+	}
+	return n, err
 }
 
 func (q *queuePair) Close() error {

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -85,10 +86,11 @@ type pair struct {
 	state verbs.QPState
 }
 
-func (p *pair) Num() uint32                   { return p.num }
-func (p *pair) State() (verbs.QPState, error) { return p.state, nil }
-func (p *pair) ToError() error                { p.state = verbs.Err; return nil }
-func (p *pair) ToReset() error                { p.state = verbs.Reset; return nil }
+func (p *pair) Post(wrs []verbs.SendWR) (int, error) { return len(wrs), nil }
+func (p *pair) Num() uint32                          { return p.num }
+func (p *pair) State() (verbs.QPState, error)        { return p.state, nil }
+func (p *pair) ToError() error                       { p.state = verbs.Err; return nil }
+func (p *pair) ToReset() error                       { p.state = verbs.Reset; return nil }
 
 // Whoever asks at the socket moves what is connected, and nothing else.
 func TestSocketMovesConnectedQueuePairs(t *testing.T) {
@@ -100,8 +102,9 @@ func TestSocketMovesConnectedQueuePairs(t *testing.T) {
 	socket := filepath.Join(dir, "s")
 	b := newBook()
 	up, half := &pair{num: 17, state: verbs.RTS}, &pair{num: 18, state: verbs.RTR}
-	for _, p := range []*pair{up, half} {
-		b.qps[&queuePair{p, "sim0", b}] = struct{}{}
+	busy := &queuePair{up, "sim0", b}
+	for _, q := range []*queuePair{busy, {half, "sim0", b}} {
+		b.qps[q] = struct{}{}
 	}
 	if err := listen(socket, b); err != nil {
 		t.Fatal(err)
@@ -116,7 +119,19 @@ func TestSocketMovesConnectedQueuePairs(t *testing.T) {
 	if got := ask("connected"); got != "1" {
 		t.Errorf("connected: %q", got)
 	}
-	if got := ask("error"); got != "sim0 17" || up.state != verbs.Err || half.state != verbs.RTR {
+	moved := make(chan string)
+	go func() { moved <- ask("error") }()
+	for asked := false; !asked; runtime.Gosched() { // it waits for a message
+		b.mu.Lock()
+		asked = b.next != nil
+		b.mu.Unlock()
+	}
+	_, _ = busy.Post([]verbs.SendWR{{Op: verbs.SendImm}})
+	if up.state != verbs.RTS {
+		t.Errorf("a control word moved it to %v", up.state)
+	}
+	_, _ = busy.Post([]verbs.SendWR{{Op: verbs.Send}})
+	if got := <-moved; got != "sim0 17" || up.state != verbs.Err || half.state != verbs.RTR {
 		t.Errorf("error: %q, %v, %v", got, up.state, half.state)
 	}
 	if got := ask("reset"); !strings.Contains(got, "no queue pair is connected") {
