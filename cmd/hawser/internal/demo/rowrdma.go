@@ -169,7 +169,7 @@ const burstSize = 256
 
 // cutRail takes the receiver's rail 0 down and up again.
 func cutRail(ctx context.Context, s *stage) error {
-	if err := s.awaitSent(ctx, s.o.Count/4); err != nil {
+	if err := s.awaitSent(ctx, s.o.Count/8); err != nil {
 		return err
 	}
 	if err := s.carrying(ctx, "rail 0 to carry", func(p engine.PathStatus) bool { return onRail(p, 0) }); err != nil {
@@ -196,8 +196,22 @@ func cutRail(ctx context.Context, s *stage) error {
 		return err
 	}
 	f.Proof = fmt.Sprintf("rail 1 carried after %s; rail 0 carries again %s after it was up", lap(moved-at), lap(lab.Now()-up))
-	return s.flowing(ctx, lab.Now(), rdma)
+	if err := s.flowing(ctx, lab.Now(), rdma); err != nil {
+		return err
+	}
+	return s.hurry(ctx)
 }
+
+// hurry sends the rest at the pace of a row without waits: its faults are over.
+func (s *stage) hurry(ctx context.Context) error {
+	pace := hurriedPace
+	if len(s.o.Hosts) > 0 {
+		pace = emulatedPace
+	}
+	return s.pace(ctx, pace, 0)
+}
+
+const hurriedPace = 1000
 
 func judgeRail(s *stage, l *ledger, r *Result) {
 	s.require(r.By[rdma] > 0, "nothing went over rdma")
@@ -210,7 +224,7 @@ func judgeRail(s *stage, l *ledger, r *Result) {
 
 // cutRails takes both down and up again.
 func cutRails(ctx context.Context, s *stage) error {
-	if err := s.awaitSent(ctx, s.o.Count/4); err != nil {
+	if err := s.awaitSent(ctx, s.o.Count/8); err != nil {
 		return err
 	}
 	if err := s.flowing(ctx, 0, rdma); err != nil {
@@ -235,7 +249,7 @@ func cutRails(ctx context.Context, s *stage) error {
 		return err
 	}
 	f.Proof = fmt.Sprintf("tcp carried after %s; rdma carries again %s after the rails were up", lap(other-down), lap(lab.Now()-up))
-	return nil
+	return s.hurry(ctx)
 }
 
 func judgeRails(s *stage, _ *ledger, r *Result) {
@@ -252,7 +266,7 @@ func setupAlone(s *stage, _ string, x *lab.Setup) {
 
 // cutAlone takes the only way away until some have failed, and gives it back.
 func cutAlone(ctx context.Context, s *stage) error {
-	if err := s.awaitSent(ctx, s.o.Count/4); err != nil {
+	if err := s.awaitSent(ctx, s.o.Count/8); err != nil {
 		return err
 	}
 	if err := s.flowing(ctx, 0, rdma); err != nil {
@@ -283,7 +297,7 @@ func cutAlone(ctx context.Context, s *stage) error {
 		return err
 	}
 	f.Proof = fmt.Sprintf("%d had failed when they were up again; rdma carries %s after that", failed, lap(lab.Now()-up))
-	return nil
+	return s.hurry(ctx)
 }
 
 // judgeAlone: each that failed says what was tried, and what was sent after the
@@ -372,7 +386,7 @@ func judgeRDMAKilled(s *stage, _ *ledger, r *Result) {
 
 // deadPath cuts every path so that no port hears of it.
 func deadPath(ctx context.Context, s *stage) error {
-	if err := s.awaitSent(ctx, s.o.Count/4); err != nil {
+	if err := s.awaitSent(ctx, s.o.Count/8); err != nil {
 		return err
 	}
 	if err := s.flowing(ctx, 0, rdma); err != nil {
@@ -415,7 +429,7 @@ func deadPath(ctx context.Context, s *stage) error {
 		return err
 	}
 	f.Proof = fmt.Sprintf("reported dead after %s; rdma carries again %s after it was healed", lap(s.deadAfter), lap(lab.Now()-up))
-	return nil
+	return s.hurry(ctx)
 }
 
 // impliedDead is what endpoint.send_timeout 14 and send_retry_count 7 imply:
