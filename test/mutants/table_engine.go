@@ -45,7 +45,7 @@ var engines = []mutant{
 		"\t\treturn generation > p.generation\n",
 		"\t\treturn true\n", "engine", "TestAnOldGenerationIsRefused", false},
 	{"engine: what only the peer lists is down", "engine/bootstrap.go",
-		"err != nil && a.unlistedLocked(req, time.Now())",
+		"!done && a.unlistedLocked(req, time.Now())",
 		"false", "engine", "TestARailIsLostBeforeTheyMeet", false},
 	{"engine: invented paths", "engine/listing.go",
 		" || len(a.downLocked()) >= maxDown",

@@ -4,8 +4,9 @@
 // Tests and `hawser demo` use it; packages leave it out.
 //
 // Error moves queue pairs as soon as a message is posted, so that one is on its
-// way; reset moves them at once. From hold to release completions wait with the device, unless somebody else
-// than its poller polls them: an endpoint that ends does.
+// way; reset moves them at once. From hold to release completions wait with the
+// device, unless somebody else than its poller polls them: an endpoint that ends
+// does.
 //
 // HAWSER_RDMA_FAULTS names the unix socket at which faults are asked for, and
 // HAWSER_RDMA_SIM the simulated host, as for hawser-rdma. The program is also

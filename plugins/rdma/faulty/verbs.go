@@ -10,8 +10,8 @@ import (
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 )
 
-// provider is a provider of verbs whose queue pairs and pollers a book knows. It opens when
-// it is used first.
+// provider is a provider of verbs whose queue pairs and pollers a book knows.
+// It opens when it is used first.
 type provider struct{ open func() (*opened, error) }
 
 type opened struct {
@@ -91,6 +91,9 @@ func (b *book) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.held = false
+	for c := range b.asleep {
+		b.asleep[c] = false
+	}
 	b.tellLocked()
 }
 
