@@ -41,7 +41,7 @@ func TestScenarioRDMA(t *testing.T) {
 			if !known {
 				t.Fatalf("nothing is known of row %q", row.Name)
 			}
-			t.Parallel() // none of them needs more than half of a core
+			t.Parallel() // they are paced, and mostly wait
 			out, _, _ := bytes.Cut(hawser(t, "demo", "--set", "rdma", "--simulate", "--row", row.Name, "-o", "json"), []byte("\n"))
 			var r demoRow
 			if err := json.Unmarshal(out, &r); err != nil {
