@@ -432,20 +432,26 @@ func (a *association) routeLocked(routes []route) {
 				p = &path{transport: key.transport, name: name, fresh: true, generation: a.forgotten}
 				a.paths[key] = p
 			}
-			if p.inst != r.local.inst || p.remote != r.remote.Instance {
-				p.failures, p.retryAt = 0, now
-				p.connecting = nil // what is under way belongs to what was
-				a.forgiveLocked(p)
-			}
-			p.inst, p.remote, p.attrs = r.local.inst, r.remote.Instance, r.remote.Attributes
-			p.rank, p.index, p.fallback = r.local.rank, i, r.local.fallback
-			p.limit = min(r.local.inst.Description.Limits.WithDefaults().MaxFrame, r.remote.MaxFrame)
+			p.index = i
+			a.bindPathLocked(p, r.local, r.remote, now)
 			a.order = append(a.order, p)
 		}
 	}
 	a.listLocked(routes, now)
 	a.rankLocked(now)
 	a.pruneLocked()
+}
+
+// bindPathLocked makes a path one between these two instances.
+func (a *association) bindPathLocked(p *path, local localInstance, remote control.Transport, now time.Time) {
+	if p.inst != local.inst || p.remote != remote.Instance {
+		p.failures, p.retryAt = 0, now
+		p.connecting = nil // what is under way belongs to what was
+		a.forgiveLocked(p)
+	}
+	p.inst, p.remote, p.attrs = local.inst, remote.Instance, remote.Attributes
+	p.rank, p.fallback = local.rank, local.fallback
+	p.limit = min(local.inst.Description.Limits.WithDefaults().MaxFrame, remote.MaxFrame)
 }
 
 // maxPaths bounds what is remembered of paths to one peer, whose names the peer
