@@ -278,10 +278,10 @@ func atMost(n, limit int) int {
 
 // share is how many frames an endpoint may be granted that holds some already:
 // its part of the buffers, as far as others' grants leave any, but never so
-// few that it comes to a halt. An eighth is left for control messages.
+// few that it comes to a halt. The reserve is left for control messages.
 func (d *device) share(holds uint64) uint64 {
 	part := share(d.receives.n, int(d.table.n.Load()))
-	free := int64(d.receives.n-d.receives.n/8) - d.granted.Load()
+	free := int64(d.receives.n-d.receives.n/reserve) - d.granted.Load()
 	return uint64(max(min(int64(part), int64(holds)+free), minShare))
 }
 

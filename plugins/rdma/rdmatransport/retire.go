@@ -27,6 +27,8 @@ func (e *endpoint) retire() {
 	e.leave()
 	e.flush(force)
 	e.sweep() // what landed before the queue pair was empty
+	e.await(force, e.handedOverLocked)
+	e.rushed = true
 	for !e.overWith() {
 		e.deliver()
 	}
@@ -122,11 +124,11 @@ func (e *endpoint) await(until time.Time, cond func() bool) {
 	}
 }
 
-// overWith closes the inbox if it is empty.
+// overWith closes the inbox if it is empty, and nothing of it is left.
 func (e *endpoint) overWith() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.over = e.inbox == nil
+	e.over = e.inbox == nil && e.kept == nil && e.missed == 0
 	return e.over
 }
 
