@@ -43,6 +43,7 @@ type device struct {
 	// an endpoint of it.
 	starting sync.RWMutex
 	running  bool
+	closing  chan struct{} // closed when the device is
 	pd       verbs.PD
 	channel  verbs.Channel
 	cq       verbs.CQ
@@ -79,7 +80,7 @@ func openDevice(p verbs.Provider, info verbs.Info, s *settings, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	d := &device{name: info.Name, info: info, dev: dev, settings: s, log: log.With("device", info.Name), changed: changed}
+	d := &device{name: info.Name, info: info, dev: dev, settings: s, log: log.With("device", info.Name), changed: changed, closing: make(chan struct{})}
 	d.batches.New = func() any { return new([postBatch]verbs.SendWR) }
 	d.parcels.New = func() any { return new(parcel) }
 	d.table.init()
@@ -120,6 +121,7 @@ func (d *device) start() error {
 	}
 	d.running = true
 	d.tasks.Go(d.poll)
+	d.tasks.Go(d.inspect)
 	return nil
 }
 
@@ -190,6 +192,7 @@ func (d *device) demolish() error {
 func (d *device) close() error {
 	d.starting.Lock()
 	defer d.starting.Unlock()
+	close(d.closing)
 	d.watch.stop()
 	d.dev.Interrupt()
 	if d.channel != nil {

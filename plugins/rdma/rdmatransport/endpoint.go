@@ -61,6 +61,8 @@ type endpoint struct {
 	closed  bool  // by this side
 	over    bool  // nothing may reach the handler any more
 
+	active atomic.Bool // had a completion since the last inspection
+
 	held atomic.Bool // the handler has no room; resume says when it has
 
 	// The run goroutine's own.
@@ -283,6 +285,7 @@ func (e *endpoint) run() {
 
 // dispatchedLocked follows a batch of completions.
 func (e *endpoint) dispatchedLocked() {
+	e.active.Store(true)
 	e.pumpLocked()
 	if e.inbox != nil || e.missed > 0 || e.cause != nil || e.waiting {
 		e.kick()

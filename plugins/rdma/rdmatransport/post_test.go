@@ -353,6 +353,7 @@ func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
 	exhaust(t, x, 0)
 	until(t, "the watch to rest", func() bool { return !a.device("sim0").watch.armed.Load() })
 	must(t, f.ToReset(f.name(b, y.e)))
+	must(t, f.HoldCompletions(b.host, "sim0", false))
 	must(t, x.Send([]byte("nothing granted")))
 	began := time.Now()
 	if err := x.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
@@ -361,8 +362,6 @@ func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
 	if d := time.Since(began); d < 300*time.Millisecond {
 		t.Errorf("ended after %s", d)
 	}
-	must(t, f.HoldCompletions(b.host, "sim0", false))
-	y.Close()
 	y.WaitEnded()
 }
 

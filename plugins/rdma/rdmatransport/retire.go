@@ -14,7 +14,7 @@ const (
 
 	// lastReceives is how long a queue pair in the error state may take to say
 	// that it takes no more receives; not every device says so.
-	lastReceives = time.Second
+	lastReceives = 250 * time.Millisecond
 )
 
 // retire is the end of the endpoint's goroutine. The queue pair stays published
