@@ -43,6 +43,7 @@ type device struct {
 	// an endpoint of it.
 	starting sync.RWMutex
 	running  bool
+	renewing bool          // its endpoints end, so that the receive buffers can be made anew
 	closing  chan struct{} // closed when the device is
 	pd       verbs.PD
 	channel  verbs.Channel
@@ -54,7 +55,7 @@ type device struct {
 
 	table  table
 	lost   atomic.Bool
-	doubt  atomic.Bool // completions of receives may have been dropped
+	missed atomic.Int64 // receive buffers whose completions may have been dropped, at most
 	serial atomic.Uint32
 
 	polling sync.Mutex // guards wcs and spent
@@ -206,16 +207,30 @@ func (d *device) close() error {
 	return errors.Join(d.demolish(), d.dev.Close())
 }
 
-// settle gets back the receive buffers that completions were dropped for, as
-// soon as no endpoint is left.
+// missable is the part of the receive buffers that may be missing before the
+// device's endpoints are ended to get them back.
+const missable = 4
+
+// settle gets back the receive buffers that completions were dropped for, once
+// no endpoint is left. If there may be too many of them it sees to that.
 func (d *device) settle() {
 	d.starting.Lock()
 	defer d.starting.Unlock()
-	if !d.running || d.table.n.Load() > 0 || !d.doubt.Swap(false) {
-		return
-	}
-	if err := d.receives.renew(d.pd); err != nil {
-		d.fail(err)
+	missed := d.missed.Load()
+	switch {
+	case !d.running || missed == 0:
+	case d.table.n.Load() == 0:
+		d.missed.Store(0)
+		d.renewing = false
+		if err := d.receives.renew(d.pd); err != nil {
+			d.fail(err)
+		}
+	case missed > int64(d.receives.n/missable) && !d.renewing:
+		d.renewing = true
+		d.log.Warn("queue pairs were reset and receive buffers are missing: all endpoints end", "missing", missed, "receive_depth", d.receives.n)
+		d.table.each(func(e *endpoint) {
+			e.end(sdk.Errorf(sdk.Unavailable, "device %s makes its receive buffers anew", d.name))
+		})
 	}
 }
 

@@ -70,6 +70,7 @@ type endpoint struct {
 	kept    *parcel     // frames that wait for room
 	behind  int         // frames that were dropped meanwhile: the peer may send no others for them
 	rushed  bool        // waiting for room is over
+	lossy   bool        // completions of receives may have been dropped
 }
 
 // newEndpoint makes a queue pair, in INIT, and publishes it.
@@ -79,6 +80,9 @@ func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error
 	}
 	d.starting.RLock()
 	defer d.starting.RUnlock()
+	if d.renewing {
+		return nil, sdk.Errorf(sdk.Unavailable, "device %s makes its receive buffers anew: try again", d.name)
+	}
 	a := &d.settings.Endpoint
 	qp, err := d.pd.CreateQP(verbs.QPInit{
 		SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.receives.srq,

@@ -115,8 +115,8 @@ const reserve = 8
 func (r *receives) scarce() bool { return r.left.Load() < int64(r.n/reserve) }
 
 // renew makes a new queue and posts all buffers to it: those whose completions
-// a device has dropped are neither posted nor with anybody, and nothing tells.
-// There must be no endpoint.
+// a device has dropped are neither posted nor with anybody, and nothing tells
+// which they are. There must be no endpoint.
 func (r *receives) renew(pd verbs.PD) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -86,7 +86,7 @@ func (e *endpoint) flush(force time.Time) {
 	}
 	if state, err := e.qp.State(); err == nil && state == verbs.Reset {
 		// Somebody moved it there, and what was posted has no completions.
-		e.d.doubt.Store(true)
+		e.lossy = true
 		return
 	}
 	if err := e.qp.ToError(); err != nil {
@@ -152,10 +152,13 @@ func (e *endpoint) destroy() {
 	if left > 0 {
 		e.d.log.Warn("a queue pair was destroyed with work outstanding", "peer", e.peer, "count", left)
 		e.d.giveRoom(left)
-		e.d.doubt.Store(true)
+	}
+	if left > 0 || e.lossy {
+		// What the peer was granted may have landed, and control messages.
+		e.d.missed.Add(int64(e.granted-e.received) + controls)
 	}
 	e.d.table.withdraw(e)
-	if e.d.doubt.Load() {
+	if e.d.missed.Load() > 0 {
 		e.d.settle()
 	}
 }
