@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -216,6 +217,9 @@ func TestAHeldEndpointsPeerEnds(t *testing.T) {
 	if received, _, _ := h.at.Counts(); received != done {
 		t.Errorf("%d frames came of %d that are done", received, done)
 	}
+	if offers, _ := h.at.counts(); offers != 1 {
+		t.Errorf("%d offers while it was held", offers)
+	}
 	idle(t, b.device("sim0"))
 }
 
@@ -238,5 +242,22 @@ func TestEndsDuringAHold(t *testing.T) {
 	must(t, b.Close(ctx))
 	if err := peers.at.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// As much is offered at a time as the handler keeps whole.
+func TestOffersAreBounded(t *testing.T) {
+	small, large := make([]byte, 1000), make([]byte, maxFrame)
+	for _, c := range []struct {
+		frames [][]byte
+		want   int
+	}{
+		{[][]byte{large}, 1}, {[][]byte{large, large, large}, 1}, {[][]byte{large, small, large}, 2},
+		{slices.Repeat([][]byte{small}, 200), 128}, {slices.Repeat([][]byte{small}, 100), 100},
+		{[][]byte{make([]byte, sdk.OfferBytes), small}, 1},
+	} {
+		if got := offerable(c.frames); got != c.want {
+			t.Errorf("%d frames of %d bytes and more: %d are offered, want %d", len(c.frames), len(c.frames[0]), got, c.want)
+		}
 	}
 }

@@ -190,6 +190,19 @@ func TestBuffersAreMissedOfADeviceInUse(t *testing.T) {
 	until(t, "the buffers", func() bool { return b.provider.Accounts().Receives == d.receives.n && d.missed.Load() == 0 })
 	x, y := join(t, a, b, 1000)
 	talk(t, x, y, 10)
+
+	// While they are made anew nobody gets an endpoint: the last would never go.
+	set := func(renewing bool) {
+		d.starting.Lock()
+		defer d.starting.Unlock()
+		d.renewing = renewing
+	}
+	set(true)
+	_, err := b.Connect(rigtest.Context(t), rigtest.Target(b.Node, a.Node, 1001), nil, discard{})
+	set(false)
+	if sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "anew") {
+		t.Errorf("Connect: %v", err)
+	}
 }
 
 // Queue pair numbers are used again at once: what is late of the earlier one
