@@ -60,6 +60,9 @@ func TestThePeerIsToldOfALostEndpoint(t *testing.T) {
 		if !before.ended || !errors.Is(before.cause, errLostThere) {
 			t.Errorf("the sender's end: ended %v, %v", before.ended, before.cause)
 		}
+		if n := w.fast.Endpoints("a:1"); n != 1 {
+			t.Errorf("the transport has %d endpoints", n)
+		}
 		if p.lost != 0 {
 			t.Error("what the peer told is told back")
 		}

@@ -245,6 +245,15 @@ func TestEndsDuringAHold(t *testing.T) {
 	}
 }
 
+func TestResumeWakesAnEndpoint(t *testing.T) {
+	e := &endpoint{wake: make(chan struct{}, 1)}
+	e.held.Store(true)
+	e.resume()
+	if len(e.wake) != 1 || !e.mayHandOver() {
+		t.Errorf("%d wakes, may hand over: %v", len(e.wake), e.mayHandOver())
+	}
+}
+
 // As much is offered at a time as the handler keeps whole.
 func TestOffersAreBounded(t *testing.T) {
 	small, large := make([]byte, 1000), make([]byte, maxFrame)
