@@ -140,9 +140,10 @@ func (ts *transports) renew() {
 }
 
 // publishedLocked is what the peer is told: what runs here, and which paths to
-// it are down here, so that it does not find out by failing.
+// it are down and which endpoints gone, so that it does not find out by failing.
 func (a *association) publishedLocked() ([]control.Transport, uint64) {
 	list, version := a.e.published()
+	a.addLostLocked(list)
 	for _, p := range a.downLocked() {
 		i := slices.IndexFunc(list, func(t control.Transport) bool { return t.Name == p.transport && t.Instance == p.inst.ID })
 		if i >= 0 && p.downHere && len(list[i].Down) < maxDown {

@@ -438,6 +438,7 @@ func (a *association) routeLocked(routes []route) {
 		}
 	}
 	a.listLocked(routes, now)
+	a.loseLocked() // a path that is down is not to blame
 	a.rankLocked(now)
 	a.pruneLocked()
 }
