@@ -69,8 +69,12 @@ func TestScenario57BadBinaries(t *testing.T) {
 					t.Errorf("no %q in: %v", want, err)
 				}
 			}
-			tr.rec.wait(t, "quarantined: "+sdk.CodeOf(err).Error(), 1)
-			expect(t, tr.rec, "quarantined: "+sdk.CodeOf(err).Error())
+			told := "quarantined: " + sdk.CodeOf(err).Error()
+			if errors.Is(err, sdk.Unsupported) {
+				told = "unsupported: unsupported"
+			}
+			tr.rec.wait(t, told, 1)
+			expect(t, tr.rec, told)
 		})
 	}
 }
