@@ -329,9 +329,9 @@ func TestPlainImage(t *testing.T) {
 	if img.sealed || img.sum != sum {
 		t.Fatalf("image %+v", img)
 	}
-	_, _, c, err := runBriefly(t.Context(), img, path)
-	if err != nil || c.state.ExitCode() != 0 {
-		t.Fatal(err, c.state)
+	said, err := runBriefly(t.Context(), img, path, nil, nil)
+	if err != nil || said.state.ExitCode() != 0 {
+		t.Fatal(err, said.state)
 	}
 }
 
