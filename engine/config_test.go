@@ -38,6 +38,7 @@ func TestZeroConfigIsTheDefault(t *testing.T) {
 		}
 	}
 	want := []TransportConfig{
+		{Name: "rdma", Plugin: "hawser-rdma", Config: json.RawMessage("{}"), Keys: new(false), optional: true},
 		{Name: "tcp", Plugin: "hawser-tcp", Config: json.RawMessage("{}"), Keys: new(true)},
 		{Name: "rpcfallback", Plugin: "hawser-rpcfallback", Config: json.RawMessage("{}"), Keys: new(true)},
 	}

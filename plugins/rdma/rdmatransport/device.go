@@ -130,10 +130,8 @@ func (d *device) build() (err error) {
 	if d.pd, err = d.dev.AllocPD(); err != nil {
 		return err
 	}
-	// Half of the memory that may be locked is for receives, a quarter for
-	// sends: queues need some, too.
 	lockable := lockedLimit()
-	depth := atMost(min(d.settings.ReceiveDepth, max(lockable/2/maxFrame, minReceives)), d.limits.SRQWRs)
+	depth := atMost(receiveBuffers(d.settings.ReceiveDepth, lockable), d.limits.SRQWRs)
 	if d.receives, err = newReceives(d.pd, depth); err != nil {
 		return err
 	}
