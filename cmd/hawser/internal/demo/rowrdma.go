@@ -177,6 +177,7 @@ func cutRail(ctx context.Context, s *stage) error {
 	}
 	at := lab.Now()
 	f := s.record(at, "receiver's rail 0 down")
+	defer s.heal(receiverName)
 	if err := s.rail(ctx, receiverName, 0, false); err != nil {
 		return err
 	}
@@ -232,6 +233,7 @@ func cutRails(ctx context.Context, s *stage) error {
 	}
 	at := lab.Now()
 	f := s.record(at, "receiver's rails down")
+	defer s.heal(receiverName)
 	if err := s.rails(ctx, receiverName, false); err != nil {
 		return err
 	}
@@ -273,6 +275,7 @@ func cutAlone(ctx context.Context, s *stage) error {
 		return err
 	}
 	f := s.record(lab.Now(), "receiver's rails down")
+	defer s.heal(receiverName)
 	if err := s.rails(ctx, receiverName, false); err != nil {
 		return err
 	}

@@ -70,6 +70,7 @@ func retire(ctx context.Context, s *stage) error {
 		return err
 	}
 	f := s.record(lab.Now(), "receiver's rails down, %d completions waiting", len(waiting))
+	defer s.heal(receiverName)
 	if err := s.rails(ctx, receiverName, false); err != nil {
 		return err
 	}

@@ -74,9 +74,34 @@ func (o Options) setup(row Row, name, listen string) lab.Setup {
 	}
 	if len(o.Hosts) > 0 {
 		x.Insecure = true // nobody else is on their network
-		x.StartTimeoutMS, x.HealthTimeoutMS = 60_000, 20_000
+		x.StartTimeoutMS, x.HealthTimeoutMS = 180_000, 20_000
 	}
 	return x
+}
+
+// reachable has the streams of a node on a host of its own listen where its
+// peers are, which they do not by default.
+func reachable(x *lab.Setup, address string) error {
+	for _, name := range []string{first, second} {
+		settings := map[string]any{}
+		if given := x.Settings[name]; given != nil {
+			if err := json.Unmarshal(given, &settings); err != nil {
+				return err
+			}
+		}
+		if settings["listen"] == nil {
+			settings["listen"] = address + ":0"
+		}
+		b, err := json.Marshal(settings)
+		if err != nil {
+			return err
+		}
+		if x.Settings == nil {
+			x.Settings = map[string]json.RawMessage{}
+		}
+		x.Settings[name] = b
+	}
+	return nil
 }
 
 // setup is a node's configuration in this row.
@@ -159,6 +184,11 @@ func (s *stage) open(ctx context.Context, name, listen string, life int) (*peer,
 		return nil, fmt.Errorf("start the %s: %w", name, err)
 	}
 	setup := s.setup(name, listen)
+	if len(s.o.Hosts) > 0 {
+		if err := reachable(&setup, host.Address()); err != nil {
+			return nil, fmt.Errorf("open the %s: %w", name, err)
+		}
+	}
 	n := &peer{Process: p, name: name, host: host, slow: s.o.slow(), transports: setup.Transports}
 	if err := n.Call(ctx, "open", setup, &n.opened); err != nil {
 		// In order: it may have made a run directory and started plugins.
