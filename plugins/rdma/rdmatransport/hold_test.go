@@ -123,7 +123,10 @@ func TestAHeldEndpointHoldsNothingElse(t *testing.T) {
 	a, b := f.node(t, patient), f.node(t, patient)
 	h := hold(t, a, b, 1, maxOpen)
 	h.stopped(t)
-	if h.e.sent == uint64(h.Sent()) {
+	h.e.mu.Lock()
+	left := h.e.queue.n
+	h.e.mu.Unlock()
+	if left == 0 {
 		t.Fatal("the peer was never stopped")
 	}
 	x, y := join(t, a, b, 2)
@@ -202,9 +205,9 @@ func TestAHeldEndpointsPeerEnds(t *testing.T) {
 	a, b := f.node(t, patient), f.node(t, patient)
 	h := hold(t, a, b, 1, 40)
 	h.stopped(t)
-	_, done, _ := h.Counts()
 	h.Close()
 	h.WaitEnded()
+	_, done, _ := h.Counts()
 	until(t, "the end here", func() bool {
 		h.peer.e.mu.Lock()
 		defer h.peer.e.mu.Unlock()
@@ -214,7 +217,7 @@ func TestAHeldEndpointsPeerEnds(t *testing.T) {
 	if err := h.at.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
 		t.Errorf("ended with %v", err)
 	}
-	if received, _, _ := h.at.Counts(); received != done {
+	if received, _, _ := h.at.Counts(); received < done || done == 0 {
 		t.Errorf("%d frames came of %d that are done", received, done)
 	}
 	if offers, _ := h.at.counts(); offers != 1 {
