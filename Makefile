@@ -33,7 +33,7 @@ demo: build ## two nodes, 4000 notifications a row, faults: the table of what ar
 lab-rdma: build ## the table of RDMA's rows on two virtual hosts with real verbs (Soft-RoCE), half an hour
 	$(GO) run ./test/rdmalab/run -bin $(BIN)
 
-lab-smoke: build ## its short form: the rdma plugin's suite on real verbs, and two rows
+lab-smoke: build ## its short form, part of test: the rdma plugin's suite on real verbs, and two rows
 	@$(GO) run ./test/rdmalab/run -bin $(BIN) -smoke
 
 test: ## everything that CI runs: vet, generated code, all tests with -race
@@ -42,6 +42,7 @@ test: ## everything that CI runs: vet, generated code, all tests with -race
 	@$(TIMED) generate-check $(MAKE) --no-print-directory generate-check
 	@$(TIMED) race $(MAKE) --no-print-directory race
 	@$(TIMED) scenarios $(MAKE) --no-print-directory scenarios
+	@$(TIMED) lab-smoke $(MAKE) --no-print-directory lab-smoke
 	@$(TIMED) --summary
 
 race: ## all tests but the scenarios, with the race detector

@@ -260,10 +260,16 @@ func (a *association) pathsLocked() []*path {
 func (a *association) endpointsLocked() []*endpoint {
 	var eps []*endpoint
 	for _, p := range a.pathsLocked() {
-		if p.ep != nil {
-			eps = append(eps, p.ep)
-		}
-		eps = append(eps, p.retiring...)
+		eps = append(eps, p.endpointsLocked()...)
+	}
+	return eps
+}
+
+// endpointsLocked returns the path's.
+func (p *path) endpointsLocked() []*endpoint {
+	eps := slices.Clone(p.retiring)
+	if p.ep != nil {
+		eps = append([]*endpoint{p.ep}, eps...)
 	}
 	return eps
 }

@@ -224,9 +224,13 @@ func (a *association) acceptablePath(ctx context.Context, req control.BootstrapR
 	for {
 		a.mu.Lock()
 		p, err := a.acceptableLocked(req)
+		done := err == nil || sdk.CodeOf(err) == sdk.SessionUnknown
+		if !done && a.unlistedLocked(req, time.Now()) {
+			err, done = sdk.Errorf(sdk.Refused, "bootstrap: transport %s does not list path %q here now", req.Transport, req.Path), true
+		}
 		news := a.news
 		a.mu.Unlock()
-		if err == nil || sdk.CodeOf(err) == sdk.SessionUnknown {
+		if done {
 			return p, err
 		}
 		select {

@@ -30,8 +30,9 @@ type Config struct {
 	Registry     RegistryConfig
 	Security     SecurityConfig
 	Admin        AdminConfig
-	// Transports is the order of preference. Nil means tcp, then rpcfallback;
-	// an empty list means none but the RPC fallback.
+	// Transports is the order of preference. Nil means rdma, if its plugin is
+	// installed and this machine has a device, then tcp, then rpcfallback; an
+	// empty list means none but the RPC fallback.
 	Transports []TransportConfig
 }
 
@@ -224,6 +225,10 @@ type TransportConfig struct {
 	// InProcess makes the transport inside this process; Plugin, SHA256 and
 	// Env then do not apply. It has no key in the file.
 	InProcess func() sdk.Transport
+
+	// optional: nobody has listed it. It is tried, and costs nothing where
+	// there is nothing for it.
+	optional bool
 }
 
 const (
@@ -256,7 +261,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.Transports == nil {
-		c.Transports = []TransportConfig{{Name: "tcp"}}
+		c.Transports = []TransportConfig{{Name: "rdma", optional: true}, {Name: "tcp"}}
 	}
 	listed := slices.ContainsFunc(c.Transports, func(t TransportConfig) bool { return t.Name == rpcFallbackName })
 	if *c.Notification.RPCFallback && !listed {

@@ -38,6 +38,7 @@ func TestZeroConfigIsTheDefault(t *testing.T) {
 		}
 	}
 	want := []TransportConfig{
+		{Name: "rdma", Plugin: "hawser-rdma", Config: json.RawMessage("{}"), Keys: new(false), optional: true},
 		{Name: "tcp", Plugin: "hawser-tcp", Config: json.RawMessage("{}"), Keys: new(true)},
 		{Name: "rpcfallback", Plugin: "hawser-rpcfallback", Config: json.RawMessage("{}"), Keys: new(true)},
 	}
@@ -301,7 +302,7 @@ func TestEnvironment(t *testing.T) {
 		"HAWSER_REGISTRY_STATIC=a":                         "must be name=value",
 		"HAWSER_REGISTRY_TYPE=etcd":                        "must be p2p or static",
 		"HAWSER_SECURITY_ALLOW=a,b":                        "HAWSER_SECURITY_ALLOW: security.allow: admits nobody",
-		"HAWSER_WHATEVER=1":                                "HAWSER_WHATEVER: overrides no key",
+		"HAWSER_WHATEVER=1":                                "HAWSER_WHATEVER: overrides no key; what a plugin is to find in its environment stands in its transport's env",
 	} {
 		if _, err := ReadConfig("", []string{variable}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", variable, err, want)

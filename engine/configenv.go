@@ -47,7 +47,11 @@ func (r *configReader) environment(environ []string) {
 		case name == envPrefix+"TRANSPORTS" || strings.HasPrefix(name, envPrefix+"TRANSPORTS_"):
 			r.fail(at, transportsKey, "the list of transports cannot be set by a variable; write it in the file")
 		default:
-			r.fail(at, "", "overrides no key%s", nearest.Hint(name, names))
+			hint := nearest.Hint(name, names)
+			if hint == "" {
+				hint = "; what a plugin is to find in its environment stands in its transport's env"
+			}
+			r.fail(at, "", "overrides no key%s", hint)
 		}
 	}
 }

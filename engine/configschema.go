@@ -84,7 +84,7 @@ func transportsSchema() map[string]any {
 	item := schemaObject(properties)
 	item["type"], item["required"] = "object", []string{"name"}
 	return map[string]any{
-		"description": "Transports in order of preference. Default: tcp; rpcfallback is added last unless notification.rpc_fallback is false.",
+		"description": "Transports in order of preference. Default: rdma, where its plugin is installed and there is a device, and tcp; rpcfallback is added last unless notification.rpc_fallback is false.",
 		"type":        "array", "maxItems": maxConfigTransports, "items": item,
 	}
 }

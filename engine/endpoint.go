@@ -191,6 +191,7 @@ func (ep *endpoint) endLocked(err error) {
 	}
 	p.note(reason)
 	a.blameLocked(p, health.Failure{Kind: health.EndKind(err), Began: ep.installed, Endpoint: ep.generation})
+	a.mournLocked(ep)
 	a.e.log.Info("endpoint ended", "peer", a.peer(), "transport", p.transport, "path", p.name, "pending", n, "reason", reason)
 	// While it is connected anew the next path carries. An endpoint that did
 	// not last is a failure, so that one that never lasts is no storm.

@@ -35,7 +35,8 @@ const (
 	TransportDown
 	// TransportQuarantined: Transport failed too often, or starting it again
 	// soon cannot help; Err says why. It is tried again after
-	// plugins.quarantine_retry_secs, and told again if that failed.
+	// plugins.quarantine_retry_secs, and told again if that failed. A machine
+	// that lacks what Transport needs is no event.
 	TransportQuarantined
 	// PathPaused: Path of Transport to Peer failed too often and is skipped
 	// until Until, unless every path to Peer is paused; or its transport does

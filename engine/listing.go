@@ -105,6 +105,33 @@ func (a *association) turnLocked(p *path, down bool, now time.Time) {
 	a.e.watch.listed(a.keyLocked(p), down)
 }
 
+// unlistedLocked takes in that the peer asks for a path between the same two
+// instances that this side's does not list. A path that was down before the two
+// met has its name from there only; it is down like any other from now on. It
+// reports false for what may yet be listed, and where a peer has named so many
+// that it makes them up.
+func (a *association) unlistedLocked(req control.BootstrapRequest, now time.Time) bool {
+	i := slices.IndexFunc(a.remote.list, func(t control.Transport) bool {
+		return t.Name == req.Transport && t.Instance == req.FromInstance
+	})
+	local := a.e.local(req.Transport)
+	if i < 0 || local == nil || local.inst.ID != req.ToInstance || !a.matched || a.relisted || len(a.downLocked()) >= maxDown {
+		return false
+	}
+	key := pathKey{req.Transport, req.Path}
+	p := a.paths[key]
+	if p == nil {
+		p = &path{transport: key.transport, name: key.name, generation: a.forgotten}
+		a.paths[key] = p
+	}
+	a.bindPathLocked(p, *local, a.remote.list[i], now)
+	p.downHere = true
+	a.turnLocked(p, true, now)
+	a.e.transports.renew()
+	a.tellLocked()
+	return true
+}
+
 // renew gives what is published another version.
 func (ts *transports) renew() {
 	ts.mu.Lock()
@@ -113,9 +140,10 @@ func (ts *transports) renew() {
 }
 
 // publishedLocked is what the peer is told: what runs here, and which paths to
-// it are down here, so that it does not find out by failing.
+// it are down and which endpoints gone, so that it does not find out by failing.
 func (a *association) publishedLocked() ([]control.Transport, uint64) {
 	list, version := a.e.published()
+	a.addLostLocked(list)
 	for _, p := range a.downLocked() {
 		i := slices.IndexFunc(list, func(t control.Transport) bool { return t.Name == p.transport && t.Instance == p.inst.ID })
 		if i >= 0 && p.downHere && len(list[i].Down) < maxDown {

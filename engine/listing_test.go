@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -104,6 +105,59 @@ func TestARailIsLostAndBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A rail that was down before the two met is down at both as soon as the side
+// that lists it has tried it once, which holds nothing up and is no failure.
+// When it comes up it carries.
+func TestARailIsLostBeforeTheyMeet(t *testing.T) {
+	run(t, func(w *world) {
+		w.rails()
+		w.fast.Lose("b:1", "p0")
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		if got := w.via(a, "b:1"); got != "fast/p1" {
+			t.Fatalf("it went over %s", got)
+		}
+		time.Sleep(time.Second)
+		for _, e := range []*Engine{a, b} {
+			if got := states(e)["fast/p0"]; got != PathDown {
+				t.Errorf("at %s it is %s", e.address, got)
+			}
+		}
+		unblamed(t, a, b)
+		if n := a.Stats().ConnectFailures; n > 1 {
+			t.Errorf("it was tried %d times", n)
+		}
+		w.fast.Regain("b:1", "p0")
+		time.Sleep(100 * time.Millisecond)
+		_ = w.via(a, "b:1") // connects it
+		time.Sleep(100 * time.Millisecond)
+		if got := w.via(a, "b:1"); got != "fast/p0" {
+			t.Errorf("over %s", got)
+		}
+		drain(b)
+	})
+}
+
+// Of paths that a peer makes up only so many are kept.
+func TestInventedPathsAreFew(t *testing.T) {
+	run(t, func(w *world) {
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.shut(a, b)
+		w.connected(a, b)
+		req := offerTo(t, a, b)
+		for i := range 3 * maxDown {
+			req.Path = fmt.Sprintf("invented%d", i)
+			if _, err := (&answers{b, closedChan}).Bootstrap(context.Background(), req); !errors.Is(err, sdk.Refused) {
+				t.Fatalf("path %d: %v", i, err)
+			}
+		}
+		if n := len(states(b)); n > maxDown+2 {
+			t.Errorf("%d paths are known", n)
+		}
+		drain(b)
+	})
 }
 
 // With all rails lost the next transport carries what is pending, at every

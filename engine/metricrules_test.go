@@ -263,8 +263,11 @@ func ruleCases() []metricCase {
 	add("a failed connect", "", refusing(Unavailable), again, "hawser_path_errors_total{error=connect_failed,transport=fast}")
 	add("a refused accept", "b:1", refusing(Refused), again, "hawser_accept_failures_total{transport=fast}")
 	add("a connect without an answer", "", nil, func(t *testing.T, w *world, a, b *Engine) {
+		connected(t, a, "fast").Ended(Unavailable)
+		time.Sleep(10 * time.Second)
 		w.network.Freeze("b:1", true)
-		again(t, w, a, b)
+		one(t, w, a, b)
+		time.Sleep(13 * time.Second)
 		w.network.Freeze("b:1", false)
 	}, "hawser_path_errors_excused_total{reason=control_silent}")
 	add("an overdue ack proves nothing", "", nil, func(t *testing.T, w *world, a, b *Engine) {

@@ -127,7 +127,7 @@ func count(s *snapshot, f func(p PeerStatus) bool) float64 {
 // transportStates are all states of a transport.
 var transportStates = []string{
 	string(pluginhost.Starting), string(pluginhost.Up), string(pluginhost.Restarting),
-	string(pluginhost.Quarantined), string(pluginhost.Stopped), "absent",
+	string(pluginhost.Quarantined), string(pluginhost.Unsupported), string(pluginhost.Stopped), "absent",
 }
 
 // closed makes a counter of the engine by a label with a closed set of values.

@@ -197,9 +197,9 @@ func trafficCases() []metricCase {
 			w.expect(b, "x")
 		}, []string{"hawser_accepts_total{transport=fast}"}, nil},
 		{"not connected", "", func(t *testing.T, w *world, a, b *Engine) {
-			w.network.Silence("a:1", "b:1", true)
 			w.fast.End("", "", "")
 			time.Sleep(10 * time.Second)
+			w.network.Silence("a:1", "b:1", true)
 			w.notify(a, "b:1", "x")
 			w.expect(b, "x")
 			w.network.Silence("a:1", "b:1", false)

@@ -42,6 +42,7 @@ type path struct {
 	ep         *endpoint
 	retiring   []*endpoint // replaced, with entries pending
 	generation uint64      // the highest seen
+	lost       uint64      // the generation whose end here went by itself, of which the peer is told
 	own        uint64      // the same if this side drew it, else 0
 	connecting *endpoint   // the attempt under way, or nil
 	fresh      bool        // not tried since it became known: worth waiting for

@@ -78,7 +78,8 @@ func (p PluginInfo) Fault() error {
 
 // FindPlugins returns the plugins of the configured transports, in order of
 // preference, then those that the lock file lists or that lie in the plugins'
-// directories. It runs nothing.
+// directories. A transport that nobody has listed and that is not installed is
+// left out. It runs nothing.
 func FindPlugins(cfg Config) ([]PluginInfo, error) {
 	cfg, err := cfg.Effective()
 	if err != nil {
@@ -95,6 +96,9 @@ func FindPlugins(cfg Config) ([]PluginInfo, error) {
 			continue
 		}
 		p := f.plugin(t)
+		if t.optional && p.Path == "" && p.Approved == "" {
+			continue
+		}
 		if t.SHA256 != "" {
 			p.Pinned = fmt.Sprintf("%s[%d].sha256", transportsKey, i)
 		}

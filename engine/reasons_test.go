@@ -169,9 +169,16 @@ func (w *world) errorsLogged(ctx context.Context, bad sdk.Transport) string {
 	return log.String()
 }
 
+// wrongSetting is a transport that a person has to change something about.
+type wrongSetting struct{ sdk.Transport }
+
+func (wrongSetting) Configure(context.Context, sdk.Config) (sdk.Setup, error) {
+	return sdk.Setup{}, sdk.Errorf(sdk.InvalidArgument, "no such address")
+}
+
 func TestAQuarantineIsLoggedOnce(t *testing.T) {
 	run(t, func(w *world) {
-		log := w.errorsLogged(context.Background(), noDevice{w.fast.New("b:1")})
+		log := w.errorsLogged(context.Background(), wrongSetting{w.fast.New("b:1")})
 		if n := strings.Count(log, "\n"); n != 1 || !strings.Contains(log, "transport=bad") || !strings.Contains(log, "retry=") {
 			t.Errorf("%d lines: %s", n, log)
 		}

@@ -40,13 +40,18 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	specs := make([]pluginhost.Spec, len(cfg.Transports))
-	for i, c := range cfg.Transports {
-		if specs[i], err = finder.spec(c); err != nil {
+	var configs []TransportConfig
+	var specs []pluginhost.Spec
+	for _, c := range cfg.Transports {
+		spec, err := finder.spec(c)
+		switch {
+		case err == nil:
+			configs, specs = append(configs, c), append(specs, spec)
+		case !c.optional || e.transports.lists(c.Name):
 			return err // nothing was changed
 		}
 	}
-	return e.transports.reload(ctx, cfg.Transports, specs)
+	return e.transports.reload(ctx, configs, specs)
 }
 
 // fixedDifferences names the sections that differ, other than transports.
@@ -112,20 +117,34 @@ func (ts *transports) reload(ctx context.Context, configs []TransportConfig, spe
 		spec := specs[slices.IndexFunc(specs, func(s pluginhost.Spec) bool { return s.Name == t.spec.Name })]
 		sum := imageSum(spec)
 		if err := t.sup.Replace(ctx, spec); err != nil {
-			errs = append(errs, err)
+			errs = append(errs, t.unforeseen(err))
 			continue
 		}
 		t.spec, t.sum = spec, sum
 	}
 	for _, t := range added {
-		if err := t.sup.Ready(ctx); err != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, t.unforeseen(t.sup.Ready(ctx)))
 	}
 	for _, t := range removed {
 		errs = append(errs, t.remove(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// lists reports whether a transport of this name is in the set.
+func (ts *transports) lists(name string) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return slices.ContainsFunc(ts.set, func(t *transport) bool { return t.cfg.Name == name })
+}
+
+// unforeseen drops the error of a transport that nobody has listed, on a
+// machine that has nothing for it.
+func (t *transport) unforeseen(err error) error {
+	if t.cfg.optional && errors.Is(err, sdk.Unsupported) {
+		return nil
+	}
+	return err
 }
 
 // differs reports whether the transport has to be replaced to run spec: also

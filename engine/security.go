@@ -207,8 +207,8 @@ func (s *security) keysForPlugins() func() *sdk.Keys {
 }
 
 // checkListen is for transports without keys.
-func (s *security) checkListen() func(string) error {
-	if s.e.cfg.Security.Insecure {
+func (c SecurityConfig) checkListen() func(string) error {
+	if c.Insecure {
 		return func(string) error { return nil }
 	}
 	return pluginhost.LoopbackOnly
@@ -289,8 +289,12 @@ func (s *security) hand(ctx context.Context, inst *pluginhost.Instance, keys *sd
 }
 
 // cameUp hands over the keys once more if they have changed since the engine
-// opened: perhaps between the instance's start and now.
+// opened: perhaps between the instance's start and now. Of a transport that opens
+// no socket of ours, and would be heard of nowhere else, it says what it lacks.
 func (s *security) cameUp(inst *pluginhost.Instance) {
+	if d := inst.Description; s.ring != nil && !d.Has(sdk.FeatureKeys) && len(d.Listeners) == 0 {
+		s.e.log.Warn("there is TLS, and this transport does not use it: what it carries is not secured", "transport", inst.Name)
+	}
 	if s.ring == nil || !inst.Keyed {
 		return
 	}

@@ -217,6 +217,9 @@ func TestKeysReachTransports(t *testing.T) {
 			t.Errorf("%s got %v", name, got)
 		}
 	}
+	if log.has(`not secured" transport=tcp`) || log.count(`this transport does not use it: what it carries is not secured" transport=fifth`) != 1 {
+		t.Error("that a transport uses no TLS is not said, or is said of another")
+	}
 	if !log.has("transports[].keys: true lets it") {
 		t.Error("that a transport goes without keys is not said")
 	}

@@ -10,7 +10,8 @@ import (
 // TransportStatus is how one configured transport fares.
 type TransportStatus struct {
 	// Name is the configured name, and State one of starting, up, restarting,
-	// quarantined, stopped and absent (no binary was found), since Since.
+	// quarantined, unsupported (this machine lacks what it needs, as LastError
+	// says), stopped and absent (no binary was found), since Since.
 	Name, State string
 	Since       time.Time
 	// Instance, PID, Version and Carrier are those of the instance that is

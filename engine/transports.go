@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -51,6 +52,7 @@ type transport struct {
 
 	downs, quarantines atomic.Uint64
 	relisting          relisting
+	unsupported        bool // was said since it was up last; the supervisor's
 }
 
 // localInstance is a transport that is up here.
@@ -62,7 +64,7 @@ type localInstance struct {
 }
 
 // prepare finds every transport's binary. One that is missing costs its
-// transport only.
+// transport only, and nothing if nobody has listed that.
 func (ts *transports) prepare(e *Engine) error {
 	ts.e, ts.changes = e, make(chan struct{}, 1)
 	finder, err := newFinder(e.cfg.Plugins)
@@ -71,6 +73,10 @@ func (ts *transports) prepare(e *Engine) error {
 	}
 	for i, c := range e.cfg.Transports {
 		spec, err := finder.spec(c)
+		if err != nil && c.optional {
+			e.log.Info("transport not installed: it is tried by default only", "transport", c.Name)
+			continue
+		}
 		if err != nil {
 			ts.absent = append(ts.absent, absent{c.Name, err})
 			e.log.Error("transport not available: the others carry", "transport", c.Name, "error", err)
@@ -90,7 +96,7 @@ func (ts *transports) newTransport(c TransportConfig, spec pluginhost.Spec, rank
 func (ts *transports) options() pluginhost.Options {
 	p := ts.e.cfg.Plugins
 	return pluginhost.Options{
-		Keys: ts.e.security.keysForPlugins(), CheckListen: ts.e.security.checkListen(),
+		Keys: ts.e.security.keysForPlugins(), CheckListen: ts.e.cfg.Security.checkListen(),
 		Incarnation:  ts.e.incarnation,
 		NextInstance: func() uint64 { return ts.instances.Add(1) },
 		Log:          ts.e.log, Freeze: ts.e.freeze,
@@ -115,9 +121,10 @@ func (ts *transports) start(ctx context.Context) error {
 	for _, t := range ts.set {
 		if err := t.sup.Ready(ctx); err != nil {
 			errs = append(errs, err)
-			// An interrupted Open is no transport's fault, and a quarantine
-			// has its own line.
-			if ctx.Err() == nil && t.sup.Status().State != pluginhost.Quarantined {
+			// An interrupted Open is no transport's fault, and what is given
+			// up has its own line.
+			state := t.sup.Status().State
+			if ctx.Err() == nil && state != pluginhost.Quarantined && state != pluginhost.Unsupported {
 				ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
 			}
 		}
@@ -155,6 +162,7 @@ func (ts *transports) stopAll(ctx context.Context) error {
 
 // Up publishes the instance, here and to the peers.
 func (t *transport) Up(inst *pluginhost.Instance) {
+	t.unsupported = false
 	t.set.change(func() { t.cur, t.wire = inst, inst.Description.Name })
 	t.set.e.hub.tell(Event{Kind: TransportUp, Transport: t.cfg.Name})
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
@@ -183,6 +191,22 @@ func (t *transport) Quarantined(err error) {
 	t.set.e.hub.tell(Event{Kind: TransportQuarantined, Transport: t.cfg.Name, Err: err})
 	t.quarantines.Add(1)
 	t.set.e.log.Error("transport quarantined", "transport", t.cfg.Name, "retry", t.set.e.cfg.Plugins.QuarantineRetry(), "error", err)
+}
+
+// Unsupported is the supervisor's word that there is nothing for the transport
+// on this machine. That is no fault, but if somebody has listed it they may
+// want to know. It is said once.
+func (t *transport) Unsupported(err error) {
+	level := slog.LevelWarn
+	if t.cfg.optional {
+		level = slog.LevelInfo
+	}
+	if t.unsupported {
+		level = slog.LevelDebug
+	}
+	t.unsupported = true
+	t.set.e.log.Log(t.set.e.ctx, level, "transport not supported here: the others carry",
+		"transport", t.cfg.Name, "retry", t.set.e.cfg.Plugins.QuarantineRetry(), "error", err)
 }
 
 // Drain moves traffic off an instance: new work goes elsewhere at once, and
@@ -432,20 +456,27 @@ func (a *association) routeLocked(routes []route) {
 				p = &path{transport: key.transport, name: name, fresh: true, generation: a.forgotten}
 				a.paths[key] = p
 			}
-			if p.inst != r.local.inst || p.remote != r.remote.Instance {
-				p.failures, p.retryAt = 0, now
-				p.connecting = nil // what is under way belongs to what was
-				a.forgiveLocked(p)
-			}
-			p.inst, p.remote, p.attrs = r.local.inst, r.remote.Instance, r.remote.Attributes
-			p.rank, p.index, p.fallback = r.local.rank, i, r.local.fallback
-			p.limit = min(r.local.inst.Description.Limits.WithDefaults().MaxFrame, r.remote.MaxFrame)
+			p.index = i
+			a.bindPathLocked(p, r.local, r.remote, now)
 			a.order = append(a.order, p)
 		}
 	}
 	a.listLocked(routes, now)
+	a.loseLocked() // a path that is down is not to blame
 	a.rankLocked(now)
 	a.pruneLocked()
+}
+
+// bindPathLocked makes a path one between these two instances.
+func (a *association) bindPathLocked(p *path, local localInstance, remote control.Transport, now time.Time) {
+	if p.inst != local.inst || p.remote != remote.Instance {
+		p.failures, p.retryAt = 0, now
+		p.connecting = nil // what is under way belongs to what was
+		a.forgiveLocked(p)
+	}
+	p.inst, p.remote, p.attrs = local.inst, remote.Instance, remote.Attributes
+	p.rank, p.fallback = local.rank, local.fallback
+	p.limit = min(local.inst.Description.Limits.WithDefaults().MaxFrame, remote.MaxFrame)
 }
 
 // maxPaths bounds what is remembered of paths to one peer, whose names the peer

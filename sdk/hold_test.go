@@ -199,6 +199,49 @@ func (o offering) Connect(ctx context.Context, t sdk.Target, x sdk.Exchange, h s
 	return o.echo.Connect(ctx, t, x, made)
 }
 
+// orderly offers as much at a time as is kept whole, and waits while it is held.
+type orderly struct{ sdk.Offerer }
+
+func (o orderly) Received(frames [][]byte) {
+	for n := 0; len(frames) > 0; frames = frames[n:] {
+		n = max(1, min(len(frames), sdk.OfferBytes/(len(frames[0])+sdk.HoldOverhead)))
+		resumed := make(chan struct{})
+		if o.Offer(frames[:n], func() { close(resumed) }) {
+			<-resumed
+		}
+	}
+}
+
+type orderlyEcho struct{ *echo }
+
+func (o orderlyEcho) Connect(ctx context.Context, t sdk.Target, x sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
+	return o.echo.Connect(ctx, t, x, orderly{h.(sdk.Offerer)})
+}
+
+// A transport that waits while it is held loses nothing of what it offers.
+func TestOffersThatAreKeptWhole(t *testing.T) {
+	for _, size := range []int{8, 1000, 200_000} {
+		bothCarriers(t, func(t *testing.T, socket bool) {
+			b := newBoundary(t, orderlyEcho{newEcho()}, socket)
+			frames := 4 * sdk.HoldBytes / (size + sdk.HoldOverhead)
+			_, h := b.holding(t, "main", frames, size)
+			until(t, "a full hold", func() bool { return h.keeps() > sdk.HoldBytes-sdk.OfferBytes })
+			h.release()
+			if err := h.await(testContext(t), func(r *recorder) bool { return len(r.frames) == frames+1 }); err != nil {
+				t.Fatal(err)
+			}
+			for i, f := range h.frames[1:] {
+				if id := binary.LittleEndian.Uint64(f); id != uint64(i+1) {
+					t.Fatalf("frame %d came as number %d", id, i+1)
+				}
+			}
+			if h.dropped != 0 || b.Dropped() != 0 {
+				t.Errorf("%d and %d dropped", h.dropped, b.Dropped())
+			}
+		})
+	}
+}
+
 // A transport that offers never waits: what a held endpoint's window does not
 // admit is dropped in the plugin, and the host counts it.
 func TestOffersToAHeldEndpoint(t *testing.T) {

@@ -151,6 +151,10 @@ type Offerer interface {
 	// of it are kept, the rest is dropped, and counted here. resume may be
 	// called by any goroutine, also before Offer has returned, and returns
 	// soon. A later call's takes the place of an earlier one's.
+	//
+	// Of an endpoint that is not held one frame, or several of [OfferBytes]
+	// together, are kept whole: a transport that can wait offers no more at a
+	// time, and nothing until resume is called.
 	Offer(frames [][]byte, resume func()) (held bool)
 
 	// Dropped counts frames that the transport itself had to drop because the
@@ -166,6 +170,10 @@ const (
 	HoldBytes    = 512 << 10
 	HoldOverhead = 24
 )
+
+// OfferBytes is how much may be offered at a time and is kept whole, counted as
+// HoldBytes is.
+const OfferBytes = HoldBytes / 4
 
 // Completion is the outcome of one frame.
 type Completion struct {

@@ -38,8 +38,8 @@ const pluginName = "transport"
 // so that a library that prints there breaks nothing. Log through
 // [Config.Log].
 //
-// Run by a person it explains itself; --version and --describe answer on
-// standard output.
+// Run by a person it explains itself; --version, --describe and --doctor answer
+// on standard output.
 func Serve(t Transport) {
 	os.Exit(serve(t, os.Args[1:]))
 }
@@ -51,7 +51,7 @@ func serve(t Transport, args []string) int {
 	}
 	desc := t.Describe()
 	if len(args) > 0 || os.Getenv(PluginCookieKey) != PluginCookieValue {
-		return answer(desc, args, os.Stdout, os.Stderr)
+		return person(t, desc, args)
 	}
 	in, err := inherit()
 	if err != nil {

@@ -1,16 +1,40 @@
 package sdk
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/hawser-transport/hawser/sdk/internal/bounds"
 )
 
+// person answers a person on the standard streams. What the transport, or a
+// library of its, prints while it answers does not get into the answer.
+func person(t Transport, d Description, args []string) int {
+	stdout, err := dupStdout()
+	if err == nil {
+		err = foldStdout()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hawser plugin:", err)
+		return 1
+	}
+	return answer(t, d, args, os.Stdin, stdout, os.Stderr)
+}
+
 // answer is what a plugin says to a person. It returns the exit code.
-func answer(d Description, args []string, stdout, stderr io.Writer) int {
+func answer(t Transport, d Description, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) > 0 && isDoctor(args[0]) && (len(args) == 1 || len(args) == 2 && args[1] == "-") {
+		if len(args) == 1 {
+			stdin = strings.NewReader("{}")
+		}
+		return examine(t, d, stdin, stdout, stderr)
+	}
 	if len(args) == 1 {
 		switch args[0] {
 		case "--version", "-version":
@@ -24,17 +48,39 @@ func answer(d Description, args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && !isHelp(args) {
 		_, _ = fmt.Fprintf(stderr, "%s: unknown: %s\n\n", d.Name, strings.Join(unknown(args), " "))
 	}
-	_, _ = fmt.Fprintf(stderr, `This is %s %s, a Hawser transport. A Hawser engine runs it as a plugin, in a
-process of its own; it does nothing by itself. To use it, name this file under
-"transports" in the engine's configuration.
+	_, _ = fmt.Fprintf(stderr, `This is %s %s, a Hawser transport, which a Hawser engine runs as a plugin.
+To use it, name this file under "transports" in the engine's configuration.
 
   --version    print its name and version
   --describe   print what it can do, as JSON
+  --doctor     print what it finds of what it needs here, as JSON; --doctor - reads settings
 `, d.Name, d.Version)
 	if isHelp(args) {
 		return 0
 	}
 	return 1
+}
+
+func isDoctor(arg string) bool { return arg == "--doctor" || arg == "-doctor" }
+
+// examine has the transport look at this machine.
+func examine(t Transport, d Description, settings io.Reader, stdout, stderr io.Writer) int {
+	raw, err := io.ReadAll(io.LimitReader(settings, bounds.SettingsBytes+1))
+	if err == nil && len(raw) > bounds.SettingsBytes {
+		err = fmt.Errorf("more than %d bytes", bounds.SettingsBytes)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "%s: the settings cannot be read: %v\n", d.Name, err)
+		return 1
+	}
+	answer := Examined{Name: d.Name, Version: d.Version, Contract: d.Contract, Findings: []Finding{}}
+	if e, ok := t.(Examiner); ok {
+		answer.Examines = true
+		answer.Findings = append(answer.Findings, e.Examine(context.Background(), raw)...)
+	}
+	enc := json.NewEncoder(stdout)
+	enc.SetIndent("", "  ")
+	return printed(0, enc.Encode(answer))
 }
 
 func isHelp(args []string) bool {
@@ -48,7 +94,7 @@ func unknown(args []string) []string {
 	for _, a := range args {
 		quoted := strconv.Quote(a)
 		all = append(all, quoted)
-		if !slices.Contains([]string{"--version", "-version", "--describe", "-describe"}, a) && !isHelp([]string{a}) {
+		if !slices.Contains([]string{"--version", "-version", "--describe", "-describe"}, a) && !isDoctor(a) && !isHelp([]string{a}) {
 			bad = append(bad, quoted)
 		}
 	}

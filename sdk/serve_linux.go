@@ -39,11 +39,9 @@ func inherit() (*inherited, error) {
 		return nil, err
 	}
 	if in.handshake == nil {
-		fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			return nil, fmt.Errorf("standard output: %w", err)
+		if in.handshake, err = dupStdout(); err != nil {
+			return nil, err
 		}
-		in.handshake = os.NewFile(uintptr(fd), "handshake")
 	}
 	if in.link, err = claimLink(); err != nil {
 		return nil, err
@@ -51,12 +49,29 @@ func inherit() (*inherited, error) {
 	if in.parent, err = claim(EnvParentFD); err != nil {
 		return nil, err
 	}
-	if err := unix.Dup3(2, 1, 0); err != nil {
-		return nil, fmt.Errorf("folding standard output into standard error: %w", err)
+	if err := foldStdout(); err != nil {
+		return nil, err
 	}
 	// go-plugin prints its handshake to os.Stdout, the variable.
 	os.Stdout = in.handshake
 	return in, nil
+}
+
+// dupStdout returns standard output under another descriptor.
+func dupStdout() (*os.File, error) {
+	fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, fmt.Errorf("standard output: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "stdout"), nil
+}
+
+// foldStdout makes standard output lead to standard error.
+func foldStdout() error {
+	if err := unix.Dup3(2, 1, 0); err != nil {
+		return fmt.Errorf("folding standard output into standard error: %w", err)
+	}
+	return nil
 }
 
 // claim takes the descriptor that an environment variable names, or returns

@@ -16,6 +16,10 @@ type inherited struct {
 
 func sealDescriptors() error { return nil }
 
+func dupStdout() (*os.File, error) { return os.Stdout, nil }
+
+func foldStdout() error { return nil }
+
 func inherit() (*inherited, error) {
 	return nil, Errorf(Unsupported, "plugins run on Linux only")
 }

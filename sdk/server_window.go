@@ -58,18 +58,24 @@ func (w *servedWindow) await() bool {
 }
 
 // drop counts frames that were lost because the window was closed. It reports
-// whether it still is; then resume is called once it is not.
+// whether it may not take the next offer; then resume is called once it does.
 func (w *servedWindow) drop(frames int, resume func()) (closed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dropped += frames
-	if w.handed < w.end || w.givenUp || w.gone {
+	if w.takesLocked() {
 		return false
 	}
 	if resume != nil {
 		w.resume = resume
 	}
 	return true
+}
+
+// takesLocked reports whether the whole of a next offer would be taken, or
+// nobody is to wait any more.
+func (w *servedWindow) takesLocked() bool {
+	return w.handed+OfferBytes <= w.end || w.givenUp || w.gone
 }
 
 // report adds the record of what was dropped, if anything was.
@@ -93,7 +99,7 @@ func (w *servedWindow) change(f func()) {
 	w.mu.Lock()
 	f()
 	var resume func()
-	if w.handed < w.end || w.givenUp || w.gone {
+	if w.takesLocked() {
 		resume, w.resume = w.resume, nil
 	}
 	w.moved.Broadcast()

@@ -71,10 +71,10 @@ func TestAdmin(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &s); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, out, errs)
 	}
-	if s.Node.Name != "first" || s.Node.PID != n.Process.Pid || !s.Node.Ready || s.Stats["received"] != 1 || len(s.Transports) != 2 {
+	if s.Node.Name != "first" || s.Node.PID != n.Process.Pid || !s.Node.Ready || s.Stats["received"] != 1 || len(s.Transports) != 3 || s.Transports[0].Name != "rdma" {
 		t.Errorf("got %+v", s)
 	}
-	tcp := s.Transports[0]
+	tcp := s.Transports[1]
 
 	if out, errs, code = output(t, hawser(t, "peers")); code != 0 {
 		t.Errorf("peers: exit code %d: %s%s", code, out, errs)

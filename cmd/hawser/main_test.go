@@ -37,6 +37,7 @@ func testMain(m *testing.M) int {
 	}
 	for name, dir := range map[string]string{
 		"hawser": ".", "hawser-tcp": "../../plugins/tcp", "hawser-rpcfallback": "../../plugins/rpcfallback",
+		"hawser-rdma": "../../plugins/rdma",
 	} {
 		if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, name), dir).CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)

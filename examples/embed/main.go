@@ -32,7 +32,7 @@ func run(plugins string) error {
 	defer cancel()
 
 	// An engine starts the plugin processes that its configuration lists; the
-	// zero Config lists tcp and the RPC fallback.
+	// zero Config tries rdma, and lists tcp and the RPC fallback.
 	prefill, err := engine.Open(ctx, engine.Config{
 		Node:    engine.NodeConfig{Name: "prefill-0"},
 		Plugins: engine.PluginsConfig{Dir: plugins},

@@ -114,9 +114,20 @@ func cycle(t *testing.T, fresh func(n int) sdk.Transport, settings json.RawMessa
 	if len(first) < 4 {
 		t.Errorf("too little was counted: %v", first)
 	}
-	if last := settled(t, count, first); !maps.Equal(first, last) {
+	if last := settled(t, count, first); !within(last, first) {
 		t.Errorf("after the last: %v", last)
 	}
+}
+
+// within reports whether of everything that was counted there is no more than
+// before. There may be less: a process closes what its start needed.
+func within(now, before map[string]int) bool {
+	for what, n := range now {
+		if n > before[what] {
+			return false
+		}
+	}
+	return len(now) == len(before)
 }
 
 // once connects, sends in both directions and retires.
@@ -137,7 +148,7 @@ func once(t *testing.T, a, b *rigtest.Node, generation uint64) {
 	back.WaitEnded()
 }
 
-// settled counts until the counts are as wanted, or else until they have been
+// settled counts until the counts are within those wanted, or else until they have been
 // the same for a second: retirement goes on after Ended.
 func settled(t *testing.T, count func() map[string]int, want map[string]int) map[string]int {
 	t.Helper()
@@ -145,7 +156,7 @@ func settled(t *testing.T, count func() map[string]int, want map[string]int) map
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		now := count()
 		switch {
-		case want != nil && maps.Equal(now, want):
+		case want != nil && within(now, want):
 			return now
 		case !maps.Equal(now, last):
 			last, since = now, time.Now()

@@ -58,7 +58,7 @@ func TestWithoutADeviceTheNextTransportCarries(t *testing.T) {
 	}
 	for _, e := range nodes {
 		s := e.Transports()[0]
-		if s.Name != "rdma" || s.State != "quarantined" || s.Restarts != 0 || s.LastError == nil || !strings.Contains(s.LastError.Error(), "no RDMA device: "+"an RDMA device with its driver is needed") {
+		if s.Name != "rdma" || s.State != "unsupported" || s.Restarts != 0 || s.LastError == nil || !strings.Contains(s.LastError.Error(), "no RDMA device: "+"an RDMA device with its driver is needed") {
 			t.Errorf("%+v", s)
 		}
 	}

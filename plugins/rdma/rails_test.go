@@ -14,11 +14,14 @@ import (
 )
 
 // openOn opens an engine with the rdma transport alone, on a simulated host.
-func openOn(t *testing.T, dir string, n int) *engine.Engine {
+func openOn(t *testing.T, dir string, n int, change ...func(*simverbs.Options)) *engine.Engine {
 	t.Helper()
 	o, err := simverbs.Load(host(t, dir, n))
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(&o)
 	}
 	p, err := simverbs.New(o)
 	if err != nil {

@@ -84,6 +84,7 @@ func holdAndEnd(r *rig) {
 		func(*witness) { r.close(r.b) },
 	} {
 		a, b, open = r.hold()
+		b.setup(func() { b.mayDrop = r.h.Inbox })
 		if r.h.External {
 			// The process boundary knows that the handler holds.
 			end(b)

@@ -82,7 +82,7 @@ var silences = []mutant{
 		"\tif ev.Kind == health.PathResumed {\n\t\ta.resendAllLocked()\n\t}\n",
 		"", "engine", "TestAPausesEndSendsAgain", false},
 	{"path: a new instance is forgiven", "engine/transports.go",
-		"\t\t\t\ta.forgiveLocked(p)\n",
+		"\t\ta.forgiveLocked(p)\n",
 		"", "engine", "TestANewInstanceIsForgiven", false},
 	{"path: a dead peer's are forgotten", "engine/association.go",
 		"\t\ta.e.watch.forgetPeer(n.Incarnation)\n",

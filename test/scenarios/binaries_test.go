@@ -106,6 +106,7 @@ func TestScenario57BadBinaries(t *testing.T) {
 // Nothing but bad binaries: Open fails and names each.
 func TestScenario57NothingButBadBinaries(t *testing.T) {
 	cfg := config("alone")
+	cfg.Transports = nil
 	cfg.Plugins.Dir = t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

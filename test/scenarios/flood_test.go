@@ -51,6 +51,7 @@ func sink(d *dialogue) error {
 		// No more than the queue takes.
 		Notification: engine.NotificationConfig{MaxPayloadBytes: floodQueue},
 		Plugins:      engine.PluginsConfig{Dir: s.Bin, RunDir: s.Runs},
+		Transports:   tcpFirst(),
 	})
 	if err != nil {
 		return err
@@ -115,6 +116,7 @@ func flooder(d *dialogue) error {
 		Notification: engine.NotificationConfig{SlotWaitMS: 200},
 		Outbox:       engine.OutboxConfig{Bytes: floodOutbox, TotalBytes: floodOutbox},
 		Plugins:      engine.PluginsConfig{Dir: s.Bin, RunDir: s.Runs},
+		Transports:   tcpFirst(),
 	})
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ func TestAFullQueueHoldsItsSenderAlone(t *testing.T) {
 					Notification: engine.NotificationConfig{Proto: &proto, DeadlineMS: 120000},
 					RPC:          engine.RPCConfig{NotifyTimeoutMS: 120000},
 					Plugins:      engine.PluginsConfig{Dir: bin, RunDir: runs},
+					Transports:   tcpFirst(),
 				}, opts...)
 				if err != nil {
 					t.Fatal(err)

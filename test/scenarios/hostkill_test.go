@@ -25,6 +25,7 @@ func host(d *dialogue) error {
 	ctx := context.Background()
 	e, err := engine.Open(ctx, engine.Config{
 		Node: engine.NodeConfig{Name: "host"}, Plugins: engine.PluginsConfig{Dir: s.Bin, RunDir: s.Runs},
+		Transports: tcpFirst(),
 	})
 	if err != nil {
 		return err

@@ -15,9 +15,15 @@ import (
 // config is what every engine here has.
 func config(name string) engine.Config {
 	return engine.Config{
-		Node:    engine.NodeConfig{Name: name},
-		Plugins: engine.PluginsConfig{Dir: bin, RunDir: runs},
+		Node:       engine.NodeConfig{Name: name},
+		Plugins:    engine.PluginsConfig{Dir: bin, RunDir: runs},
+		Transports: tcpFirst(),
 	}
+}
+
+// tcpFirst is not the default, which on a machine with RDMA is something else.
+func tcpFirst() []engine.TransportConfig {
+	return []engine.TransportConfig{{Name: "tcp"}, {Name: "rpcfallback"}}
 }
 
 // node is an engine of this process, and what it receives.

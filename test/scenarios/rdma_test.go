@@ -15,14 +15,14 @@ var rdmaRows = map[string]special{
 	"sender to err":                  {faults: 3, carries: []string{"rdma"}, moved: true},
 	"receiver to err":                {faults: 3, carries: []string{"rdma"}, moved: true},
 	"receiver to reset":              {faults: 1, carries: []string{"rdma"}, moved: true},
-	"retired while completions wait": {faults: 1, carries: []string{"rdma"}},
-	"rail cut":                       {idle: true, faults: 1, carries: []string{"rdma"}},
-	"rails cut":                      {idle: true, faults: 1, carries: []string{"rdma", "tcp"}, moved: true},
-	"rails cut, no other way":        {idle: true, faults: 1, carries: []string{"rdma"}, partial: true},
+	"retired while completions wait": {faults: 1, carries: []string{"rdma"}, taken: true},
+	"rail cut":                       {faults: 1, carries: []string{"rdma"}},
+	"rails cut":                      {faults: 1, carries: []string{"rdma", "tcp"}, moved: true},
+	"rails cut, no other way":        {faults: 1, carries: []string{"rdma"}, partial: true},
 	"rdma killed":                    {faults: 4, carries: []string{"rdma"}, moved: true},
-	"frozen mid-stream":              {idle: true, faults: 2, carries: []string{"rdma"}, partial: true, whole: true},
-	"dead path":                      {idle: true, faults: 1, carries: []string{"rdma", "tcp"}, moved: true},
-	"flooded reader":                 {idle: true, faults: 1, carries: []string{"rdma"}},
+	"frozen mid-stream":              {faults: 2, carries: []string{"rdma"}},
+	"dead path":                      {faults: 1, carries: []string{"rdma", "tcp"}, moved: true},
+	"flooded reader":                 {faults: 1, carries: []string{"rdma"}},
 	"node restarted":                 {faults: 2, carries: []string{"rdma"}, partial: true},
 }
 
@@ -41,12 +41,7 @@ func TestScenarioRDMA(t *testing.T) {
 			if !known {
 				t.Fatalf("nothing is known of row %q", row.Name)
 			}
-			if want.idle {
-				t.Parallel()
-			}
-			if row.Name == "retired while completions wait" {
-				t.Skip("resends overtake what waits, and cannot be told apart from it; rdmatransport's TestRetiringLosesNothingThatLanded shows it")
-			}
+			t.Parallel() // they are paced, and mostly wait
 			out, _, _ := bytes.Cut(hawser(t, "demo", "--set", "rdma", "--simulate", "--row", row.Name, "-o", "json"), []byte("\n"))
 			var r demoRow
 			if err := json.Unmarshal(out, &r); err != nil {

@@ -28,6 +28,9 @@ func secured(t *testing.T, name string, k sdk.Keys) (engine.Config, string) {
 // everywhere makes an engine listen where other machines could reach it.
 func everywhere(cfg engine.Config, transports ...string) engine.Config {
 	cfg.Control = engine.ControlConfig{Listen: "0.0.0.0:0", Advertise: "127.0.0.1:1"}
+	if len(transports) > 0 {
+		cfg.Transports = nil
+	}
 	for _, name := range transports {
 		cfg.Transports = append(cfg.Transports, engine.TransportConfig{
 			Name: name, Config: []byte(`{"listen": "0.0.0.0:0", "advertise": "127.0.0.1"}`),

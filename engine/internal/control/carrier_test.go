@@ -73,7 +73,7 @@ func node(name string, b byte) Node {
 func someTransports() []Transport {
 	return []Transport{
 		{Name: "tcp", Instance: 3, Attributes: sdk.Attributes{"address": "127.0.0.1:9", "raw": "\xff\x00", "": ""}, MaxFrame: 65536},
-		{Name: "mnnvl", Instance: 4, Down: []string{"p0", "p1"}},
+		{Name: "mnnvl", Instance: 4, Down: []string{"p0", "p1"}, Lost: []Lost{{"p0", 7}, {"p2", 1 << 63}}},
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 	maxName           = 256
 	maxTransportName  = 32
 	maxPath           = 1 << 10
-	maxDown           = 64
+	maxDown           = 64 // also of lost endpoints
 	maxMessage        = 2 << 10
 	// maxProto leaves room for later protocols: the smaller of both sides'
 	// numbers is used, so a higher one than ours is no error.
@@ -143,6 +143,14 @@ func checkTransports(field string, ts []Transport) error {
 		}
 		for _, name := range t.Down {
 			if err := checkText(at+".down", name, maxPath); err != nil {
+				return err
+			}
+		}
+		if n := len(t.Lost); n > maxDown {
+			return sdk.Errorf(sdk.TooLarge, "%s.lost has %d entries, the limit is %d", at, n, maxDown)
+		}
+		for _, l := range t.Lost {
+			if err := first(checkText(at+".lost.path", l.Path, maxPath), checkNumber(at+".lost.generation", l.Generation)); err != nil {
 				return err
 			}
 		}

@@ -29,6 +29,14 @@ type Transport struct {
 	MaxFrame   int
 	// Down names paths to the receiver that the transport does not list now.
 	Down []string
+	// Lost names endpoints with the receiver whose end here is gone.
+	Lost []Lost
+}
+
+// Lost is an endpoint whose end at the sender is gone, the latest of its path.
+type Lost struct {
+	Path       string
+	Generation uint64
 }
 
 // Room is how far a sender may go: the highest sequence number, and the bytes

@@ -42,6 +42,9 @@ func transportsTo(ts []Transport) []*pb.Transport {
 		for _, k := range slices.Sorted(maps.Keys(t.Attributes)) {
 			m.Attributes = append(m.Attributes, &pb.Attribute{Key: []byte(k), Value: []byte(t.Attributes[k])})
 		}
+		for _, l := range t.Lost {
+			m.Lost = append(m.Lost, &pb.Lost{Path: l.Path, Generation: l.Generation})
+		}
 		out = append(out, m)
 	}
 	return out
@@ -66,6 +69,12 @@ func transportsFrom(ms []*pb.Transport) ([]Transport, error) {
 				return nil, sdk.Errorf(sdk.InvalidArgument, "transports[%d].attributes repeats %.64q", i, k)
 			}
 			t.Attributes[k] = string(a.GetValue())
+		}
+		if n := len(m.GetLost()); n > maxDown {
+			return nil, sdk.Errorf(sdk.TooLarge, "transports[%d].lost has %d entries, the limit is %d", i, n, maxDown)
+		}
+		for _, l := range m.GetLost() {
+			t.Lost = append(t.Lost, Lost{l.GetPath(), l.GetGeneration()})
 		}
 		out = append(out, t)
 	}

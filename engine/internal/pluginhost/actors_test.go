@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"net"
@@ -62,6 +63,15 @@ func init() {
 		"babble":     func() { babble(); sdk.Serve(&player{}) },
 		"environ":    func() { fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), "\n")); os.Exit(9) },
 		"binary log": func() { sdk.Serve(&player{configured: binaryLog}) },
+		"examiner":   func() { sdk.Serve(examiner(examined)) },
+		"hangs": func() {
+			sdk.Serve(examiner(func(json.RawMessage) []sdk.Finding { fmt.Fprintln(os.Stderr, "asking the driver"); select {} }))
+		},
+		"crashes":   func() { sdk.Serve(examiner(func(json.RawMessage) []sdk.Finding { panic("a bug of the plugin's") })) },
+		"nonsense":  func() { sdk.Serve(examiner(nonsense)) },
+		"no doctor": func() { answersDoctor(1, "t: unknown: \"--doctor\" \"-\"\n", "") },
+		"other":     func() { answersDoctor(0, "", "all is well\n") },
+		"too much":  func() { answersDoctor(0, "", strings.Repeat("x", maxDescribed+1)) },
 	}
 }
 

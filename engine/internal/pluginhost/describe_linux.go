@@ -31,31 +31,36 @@ func Describe(ctx context.Context, path string) (sdk.Description, error) {
 }
 
 func describe(ctx context.Context, path string) (sdk.Description, error) {
+	img, err := openImage(path, "", slog.New(slog.DiscardHandler))
+	if err != nil {
+		return sdk.Description{}, err
+	}
+	defer img.close()
+	return describeImage(ctx, img, path, nil)
+}
+
+// describeImage runs an image with --describe.
+func describeImage(ctx context.Context, img *image, path string, env []string) (sdk.Description, error) {
 	var none sdk.Description
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
-	img, err := openImage(path, "", slog.New(slog.DiscardHandler))
-	if err != nil {
-		return none, err
-	}
-	defer img.close()
-	out, errs, c, err := runBriefly(ctx, img, path, "--describe")
+	said, err := runBriefly(ctx, img, path, env, nil, "--describe")
 	if err != nil {
 		return none, err
 	}
 	if ctx.Err() != nil {
 		return none, sdk.Errorf(sdk.DeadlineExceeded, "no answer to --describe in time (is it a Hawser plugin?)")
 	}
-	if len(out) > maxDescribed {
+	if len(said.out) > maxDescribed {
 		return none, sdk.Errorf(sdk.InvalidArgument, "the answer to --describe has more than %d bytes", maxDescribed)
 	}
-	if code := c.state.ExitCode(); code != 0 {
-		return none, sdk.Errorf(sdk.InvalidArgument, "exited with status %d on --describe (is it a Hawser plugin?): %s", code, lastOutput([]byte(errs), string(out)))
+	if code := said.state.ExitCode(); code != 0 {
+		return none, sdk.Errorf(sdk.InvalidArgument, "exited with status %d on --describe (is it a Hawser plugin?): %s", code, lastOutput([]byte(said.errs), string(said.out)))
 	}
-	d, err := parseDescribed(out)
+	d, err := parseDescribed(said.out)
 	if err != nil {
-		if said := lastOutput(out, errs); said != "" {
-			return none, sdk.Errorf(codeOr(err, sdk.InvalidArgument), "%w; it said: %s", err, said)
+		if words := lastOutput(said.out, said.errs); words != "" {
+			return none, sdk.Errorf(codeOr(err, sdk.InvalidArgument), "%w; it said: %s", err, words)
 		}
 	}
 	return d, err
@@ -74,30 +79,38 @@ func lastOutput(out []byte, errs string) string {
 	return printable(text)
 }
 
-// runBriefly runs an image until it exits or ctx ends, and returns the start
-// of what it wrote to stdout and, for people, to stderr.
-func runBriefly(ctx context.Context, img *image, path string, args ...string) (out []byte, errs string, c *child, err error) {
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, "", nil, err
+// brief is what a process that ran briefly left.
+type brief struct {
+	out   []byte // the start of what it wrote to stdout
+	errs  string // the same of stderr, for people
+	state *os.ProcessState
+}
+
+// runBriefly runs an image until it exits or ctx ends, with these variables
+// beside those that every plugin gets of the host's.
+func runBriefly(ctx context.Context, img *image, path string, env []string, stdin *os.File, args ...string) (said brief, err error) {
+	if stdin == nil {
+		if stdin, err = os.Open(os.DevNull); err != nil {
+			return said, err
+		}
+		defer stdin.Close()
 	}
-	defer null.Close()
 	outR, outW, err := os.Pipe()
 	if err != nil {
-		return nil, "", nil, err
+		return said, err
 	}
 	defer outR.Close()
 	errR, errW, err := os.Pipe()
 	if err != nil {
 		_ = outW.Close()
-		return nil, "", nil, err
+		return said, err
 	}
 	defer errR.Close()
-	c, err = spawn(img, path, args, hostEnvironment(), []*os.File{null, outW, errW})
+	c, err := spawn(img, path, args, append(hostEnvironment(), env...), []*os.File{stdin, outW, errW})
 	_ = outW.Close()
 	_ = errW.Close()
 	if err != nil {
-		return nil, "", nil, execFault(path, err)
+		return said, execFault(path, err)
 	}
 	words := make(chan []byte, 1)
 	go func() { words <- readSome(errR, 4<<10) }()
@@ -113,7 +126,7 @@ func runBriefly(ctx context.Context, img *image, path string, args ...string) (o
 	limit := time.Now().Add(exitGrace)
 	_ = outR.SetReadDeadline(limit)
 	_ = errR.SetReadDeadline(limit)
-	return <-answer, strings.TrimSpace(printable(bytes.TrimSpace(<-words))), c, nil
+	return brief{<-answer, strings.TrimSpace(printable(bytes.TrimSpace(<-words))), c.state}, nil
 }
 
 // readSome reads to the end and keeps the first n bytes.

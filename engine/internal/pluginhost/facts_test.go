@@ -163,9 +163,9 @@ func TestFact06WhatWasCheckedIsExecuted(t *testing.T) {
 		if err := errors.Join(err, f.Close()); err != nil {
 			t.Fatal(err)
 		}
-		_, _, c, err := runBriefly(t.Context(), img, path)
-		if err != nil || c.state.ExitCode() != 0 {
-			t.Fatalf("exit status %d, %v: what was checked was not what ran", c.state.ExitCode(), err)
+		said, err := runBriefly(t.Context(), img, path, nil, nil)
+		if err != nil || said.state.ExitCode() != 0 {
+			t.Fatalf("%v, %v: what was checked was not what ran", said.state, err)
 		}
 		if _, err := img.file.WriteAt([]byte{0}, 0); !errors.Is(err, unix.EPERM) {
 			t.Fatalf("writing to the image: %v", err)

@@ -153,6 +153,7 @@ func (r *recorder) Down(i *Instance, err error) {
 func (r *recorder) PathsChanged() { r.add("paths changed") }
 
 func (r *recorder) Quarantined(err error) { r.add("quarantined: %v", sdk.CodeOf(err)) }
+func (r *recorder) Unsupported(err error) { r.add("unsupported: %v", sdk.CodeOf(err)) }
 
 func (r *recorder) list() []string {
 	r.mu.Lock()

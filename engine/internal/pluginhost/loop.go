@@ -2,6 +2,7 @@ package pluginhost
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -84,10 +85,17 @@ func (s *Supervisor) backingOff(wait time.Duration, err error) step {
 
 // quarantined waits long, and for whoever can help sooner.
 func (s *Supervisor) quarantined(err error) step {
-	s.setState(Quarantined, err)
+	state, tell := Quarantined, s.obs.Quarantined
+	if errors.Is(err, sdk.Unsupported) {
+		state, tell = Unsupported, s.obs.Unsupported
+		for _, l := range s.launchers {
+			l.close() // what would make a restart quick is not worth its memory
+		}
+	}
+	s.setState(state, err)
 	s.first.set(err)
-	s.log.Debug("transport quarantined", "retry", s.opts.QuarantineRetry, "err", err) // the observer says it aloud
-	s.obs.Quarantined(err)
+	s.log.Debug("transport given up", "state", state, "retry", s.opts.QuarantineRetry, "err", err) // the observer says it aloud
+	tell(err)
 	next := s.idle(s.opts.QuarantineRetry)
 	s.policy.retry()
 	return next

@@ -66,7 +66,10 @@ type Observer interface {
 	// and returns at once.
 	PathsChanged()
 	// Quarantined: the crash budget is used up, or starting again soon cannot
-	// help (no such device, a wrong checksum). It is called again when an
-	// attempt out of quarantine has failed.
+	// help (a wrong checksum). It is called again when an attempt out of
+	// quarantine has failed.
 	Quarantined(err error)
+	// Unsupported: this machine lacks what the transport needs. It is called
+	// again when a later attempt has found the same.
+	Unsupported(err error)
 }

@@ -28,6 +28,16 @@ func Describe(context.Context, string) (sdk.Description, error) {
 	return sdk.Description{}, unsupported()
 }
 
+// Examine finds that there are no plugin processes here.
+func Examine(context.Context, Spec, Options) (sdk.Description, []sdk.Finding) {
+	return sdk.Description{}, []sdk.Finding{{Subject: "plugin", State: sdk.FindingProblem, Found: unsupported().Error()}}
+}
+
+// ExamineHost finds the same.
+func ExamineHost(Options) []sdk.Finding {
+	return []sdk.Finding{{Subject: "system", State: sdk.FindingProblem, Found: unsupported().Error()}}
+}
+
 func unsupported() error {
 	return sdk.Errorf(sdk.Unsupported, "plugin processes need Linux 5.15 or later, this is %s", runtime.GOOS)
 }

@@ -61,6 +61,20 @@ func makeRunDir(base string, log *slog.Logger) (*runDir, error) {
 	return &runDir{path: path, lock: lock}, nil
 }
 
+// checkRunDir returns the directory in which run directories would be made, or
+// why none can be.
+func checkRunDir(base string) (string, error) {
+	base, err := chooseBase(base)
+	if err != nil {
+		return "", err
+	}
+	temp, err := os.MkdirTemp(base, newDirPrefix)
+	if err != nil {
+		return base, sdk.Errorf(sdk.Unavailable, "make a run directory: %w", err)
+	}
+	return base, os.Remove(temp)
+}
+
 func (d *runDir) close() {
 	_ = os.RemoveAll(d.path)
 	_ = d.lock.Close()

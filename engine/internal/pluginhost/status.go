@@ -18,6 +18,10 @@ const (
 	Restarting State = "restarting"
 	// Quarantined: there is no instance, and none is tried for minutes.
 	Quarantined State = "quarantined"
+	// Unsupported: there is no instance, since this machine lacks what the
+	// transport needs, as its last error says. It is tried again as rarely as
+	// a quarantined one: somebody may bring it.
+	Unsupported State = "unsupported"
 	// Stopped: Stop was called.
 	Stopped State = "stopped"
 )

@@ -162,7 +162,7 @@ func TestStartFailures(t *testing.T) {
 			f.configure = func(context.Context, sdk.Config) (sdk.Setup, error) {
 				return sdk.Setup{}, sdk.Errorf(sdk.Unsupported, "no RDMA device: load rdma_rxe")
 			}
-		}, []string{"quarantined: unsupported"}, "transport t: no RDMA device"},
+		}, []string{"unsupported: unsupported"}, "transport t: no RDMA device"},
 		{"configure hangs", func(f *fake) {
 			f.configure = func(ctx context.Context, _ sdk.Config) (sdk.Setup, error) {
 				<-ctx.Done()

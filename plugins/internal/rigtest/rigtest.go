@@ -109,6 +109,7 @@ type Recorder struct {
 	mu        sync.Mutex
 	changed   sync.Cond
 	running   bool
+	calls     int
 	frames    [][]byte
 	received  int
 	bytes     int
@@ -135,6 +136,7 @@ func (r *Recorder) enter() func() {
 		r.t.Error("a handler call after Ended")
 	}
 	r.running = true
+	r.calls++
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -185,7 +187,8 @@ func (r *Recorder) Ended(err error) {
 	r.endReason = err
 }
 
-// wait returns when cond holds, which runs under the lock.
+// wait returns when cond holds, which runs under the lock. It loses its patience
+// with a handler that nobody calls, not with a machine that is slow.
 func (r *Recorder) wait(what string, cond func() bool) {
 	r.t.Helper()
 	late := time.AfterFunc(Patience, r.changed.Broadcast)
@@ -193,8 +196,12 @@ func (r *Recorder) wait(what string, cond func() bool) {
 	deadline := time.Now().Add(Patience)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	calls := r.calls
 	for !cond() {
-		if time.Now().After(deadline) {
+		if calls != r.calls {
+			calls, deadline = r.calls, time.Now().Add(Patience)
+			late.Reset(Patience)
+		} else if time.Now().After(deadline) {
 			r.t.Fatalf("waited in vain for %s: received %d, done %d, ended %d (%v)", what, r.received, r.done, r.ended, r.endReason)
 		}
 		r.changed.Wait()

@@ -58,19 +58,13 @@ func obey(word string, b *book) (string, error) {
 	case "connected":
 		return strconv.Itoa(len(b.connected())), nil
 	case "error":
-		return b.move(verbs.QP.ToError)
+		return b.moveBusy(verbs.QP.ToError)
 	case "reset":
 		return b.move(verbs.QP.ToReset)
 	case "hold":
-		b.set(holding)
-	case "keep":
-		b.set(keeping)
+		return word, b.hold()
 	case "release":
-		b.set(passing)
-	case "kept":
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return strconv.Itoa(b.kept), nil
+		b.release()
 	default:
 		return "", fmt.Errorf("unknown request %q", word)
 	}

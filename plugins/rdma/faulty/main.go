@@ -1,16 +1,18 @@
 // Command hawser-rdma-faulty is the rdma transport with faults in its verbs, as
 // a plugin: queue pairs move to ERR or RESET behind the transport's back, and
-// completions are held back. Peers see the rdma transport. Tests and `hawser
-// demo` use it; packages leave it out.
+// the goroutines that poll completions are held. Peers see the rdma transport.
+// Tests and `hawser demo` use it; packages leave it out.
 //
-// With hold completions stay with the device until release; with keep they are
-// taken from it, and kept tells how many of them are of messages that came.
+// Error moves queue pairs as soon as a message is posted, so that one is on its
+// way; reset moves them at once. From hold to release completions wait with the
+// device, unless somebody else than its poller polls them: an endpoint that ends
+// does.
 //
 // HAWSER_RDMA_FAULTS names the unix socket at which faults are asked for, and
 // HAWSER_RDMA_SIM the simulated host, as for hawser-rdma. The program is also
 // the client, for scripts and for hosts where nothing else speaks to sockets:
 //
-//	hawser-rdma-faulty ctl SOCKET connected|error|reset|hold|keep|kept|release
+//	hawser-rdma-faulty ctl SOCKET connected|error|reset|hold|release
 //	hawser-rdma-faulty sim DIR host NAME ADDRESS...
 //	hawser-rdma-faulty sim DIR port-down|port-up HOST RAIL
 //	hawser-rdma-faulty sim DIR cut|heal HOST RAIL HOST RAIL...

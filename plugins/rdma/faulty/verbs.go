@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 )
 
-// provider is a provider of verbs whose queue pairs a book knows. It opens when
-// it is used first.
+// provider is a provider of verbs whose queue pairs and pollers a book knows.
+// It opens when it is used first.
 type provider struct{ open func() (*opened, error) }
 
 type opened struct {
@@ -40,46 +41,79 @@ func (p *provider) Open(name string) (verbs.Device, error) {
 	return &device{d, o.book}, nil
 }
 
-// book knows the queue pairs that exist, and what becomes of completions.
+// book knows the queue pairs that exist, and whether pollers are held.
 type book struct {
 	mu   sync.Mutex
 	qps  map[*queuePair]struct{}
-	mode mode
-	// changed is closed and replaced with the mode.
+	held bool
+	// asleep are the channels that something polls, and whether it is held.
+	asleep map[*channel]bool
+	// changed is closed and replaced whenever one of these two changes.
 	changed chan struct{}
-	// kept counts the completions of messages that are being kept.
-	kept int
+	// next is called once, when the next message has been posted, or nil.
+	next func()
 }
-
-// mode is what becomes of completions.
-type mode uint8
-
-const (
-	// passing: they reach the transport.
-	passing mode = iota
-	// holding: they stay with the device.
-	holding
-	// keeping: they are taken from the device, and reach the transport later.
-	keeping
-)
 
 func newBook() *book {
-	return &book{qps: map[*queuePair]struct{}{}, changed: make(chan struct{})}
+	return &book{qps: map[*queuePair]struct{}{}, asleep: map[*channel]bool{}, changed: make(chan struct{})}
 }
 
-func (b *book) set(m mode) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.mode = m
+func (b *book) tellLocked() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// now is the mode, and a channel that is closed when it changes.
-func (b *book) now() (mode, <-chan struct{}) {
+// hold holds every poller, and returns when all of them are.
+func (b *book) hold() error {
+	b.mu.Lock()
+	b.held = true
+	b.tellLocked()
+	b.mu.Unlock()
+	for late := time.After(answerIn); ; {
+		b.mu.Lock()
+		all, changed := true, b.changed
+		for _, asleep := range b.asleep {
+			all = all && asleep
+		}
+		b.mu.Unlock()
+		if all {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-late:
+			return errors.New("a poller does not come to rest: too much arrives")
+		}
+	}
+}
+
+func (b *book) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.mode, b.changed
+	b.held = false
+	for c := range b.asleep {
+		b.asleep[c] = false
+	}
+	b.tellLocked()
+}
+
+// rest says whether the channel's poller is held, and what is closed when that
+// changes.
+func (b *book) rest(c *channel) (held bool, changed <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if was, known := b.asleep[c]; was != b.held || !known {
+		b.asleep[c] = b.held
+		b.tellLocked()
+	}
+	return b.held, b.changed
+}
+
+func (b *book) forget(c *channel) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.asleep, c)
+	b.tellLocked()
 }
 
 // connected are the queue pairs that are in RTS, in the order of their numbers.
@@ -112,6 +146,37 @@ func (b *book) move(to func(verbs.QP) error) (string, error) {
 	return names, nil
 }
 
+// moveBusy is move as soon as a message is posted: it is on its way then.
+func (b *book) moveBusy(to func(verbs.QP) error) (names string, err error) {
+	done := make(chan struct{})
+	b.mu.Lock()
+	b.next = func() {
+		defer close(done)
+		names, err = b.move(to)
+	}
+	b.mu.Unlock()
+	select {
+	case <-done:
+		return names, err
+	case <-time.After(answerIn):
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.next = nil
+		return "", errors.New("nothing is being sent")
+	}
+}
+
+// posted follows every message.
+func (b *book) posted() {
+	b.mu.Lock()
+	next := b.next
+	b.next = nil
+	b.mu.Unlock()
+	if next != nil {
+		next()
+	}
+}
+
 type device struct {
 	verbs.Device
 	book *book
@@ -129,11 +194,7 @@ func (d *device) CreateCQ(entries int, ch verbs.Channel) (verbs.CQ, error) {
 	if c, ok := ch.(*channel); ok {
 		ch = c.Channel
 	}
-	c, err := d.Device.CreateCQ(entries, ch)
-	if err != nil {
-		return nil, err
-	}
-	return &completions{CQ: c, book: d.book}, nil
+	return d.Device.CreateCQ(entries, ch)
 }
 
 func (d *device) CreateChannel() (verbs.Channel, error) {
@@ -144,7 +205,8 @@ func (d *device) CreateChannel() (verbs.Channel, error) {
 	return &channel{Channel: c, book: d.book, over: make(chan struct{}), heard: make(chan error, 1)}, nil
 }
 
-// channel also tells when the mode changes.
+// channel holds whoever waits on it: its completions wait with the device. What
+// anybody else polls meanwhile, such as an endpoint that ends, is not held.
 type channel struct {
 	verbs.Channel
 	book *book
@@ -158,11 +220,10 @@ type channel struct {
 
 // Wait implements [verbs.Channel]. One goroutine calls it.
 func (c *channel) Wait() error {
-	m, changed := c.book.now()
-	if m == holding {
+	held, changed := c.book.rest(c)
+	for ; held; held, changed = c.book.rest(c) {
 		select {
 		case <-changed:
-			return nil // and poll
 		case <-c.over:
 			return verbs.ErrClosed
 		}
@@ -176,7 +237,7 @@ func (c *channel) Wait() error {
 		c.waiting = false
 		return err
 	case <-changed:
-		return nil
+		return nil // and poll, before it is held
 	}
 }
 
@@ -187,43 +248,8 @@ func (c *channel) Interrupt() {
 
 func (c *channel) Close() error {
 	c.tasks.Wait()
+	c.book.forget(c)
 	return c.Channel.Close()
-}
-
-// completions is polled by one goroutine at a time.
-type completions struct {
-	verbs.CQ
-	book *book
-	kept []verbs.WC
-}
-
-// Poll implements [verbs.CQ].
-func (c *completions) Poll(wcs []verbs.WC) (int, error) {
-	switch m, _ := c.book.now(); m {
-	case holding:
-		return 0, nil
-	case keeping:
-		n, err := c.CQ.Poll(wcs)
-		c.keep(wcs[:n])
-		return 0, err
-	}
-	if len(c.kept) > 0 {
-		n := copy(wcs, c.kept)
-		c.kept = c.kept[n:]
-		return n, nil
-	}
-	return c.CQ.Poll(wcs)
-}
-
-func (c *completions) keep(wcs []verbs.WC) {
-	c.kept = append(c.kept, wcs...)
-	c.book.mu.Lock()
-	defer c.book.mu.Unlock()
-	for _, wc := range wcs {
-		if wc.Recv && wc.Status == verbs.Success && !wc.HasImm {
-			c.book.kept++
-		}
-	}
 }
 
 type domain struct {
@@ -232,7 +258,6 @@ type domain struct {
 }
 
 func (p *domain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
-	init.SendCQ, init.RecvCQ = bare(init.SendCQ), bare(init.RecvCQ)
 	q, err := p.PD.CreateQP(init)
 	if err != nil {
 		return nil, err
@@ -244,18 +269,18 @@ func (p *domain) CreateQP(init verbs.QPInit) (verbs.QP, error) {
 	return w, nil
 }
 
-// bare is what the device knows a completion queue by.
-func bare(c verbs.CQ) verbs.CQ {
-	if c, ok := c.(*completions); ok {
-		return c.CQ
-	}
-	return c
-}
-
 type queuePair struct {
 	verbs.QP
 	device string
 	book   *book
+}
+
+func (q *queuePair) Post(wrs []verbs.SendWR) (int, error) {
+	n, err := q.QP.Post(wrs)
+	if n > 0 && wrs[0].Op == verbs.Send {
+		q.book.posted()
+	}
+	return n, err
 }
 
 func (q *queuePair) Close() error {

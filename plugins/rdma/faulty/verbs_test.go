@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -16,57 +17,65 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/hawser-transport/hawser/plugins/rdma/faulty.listen.func1"))
 }
 
-// queue is a device's completion queue.
-type queue struct {
-	verbs.CQ
-	wcs []verbs.WC
+// events is a device's channel.
+type events struct {
+	verbs.Channel
+	c chan error
 }
 
-func (q *queue) Poll(wcs []verbs.WC) (int, error) {
-	n := copy(wcs, q.wcs)
-	q.wcs = q.wcs[n:]
-	return n, nil
-}
+func (e events) Wait() error  { return <-e.c }
+func (e events) Interrupt()   { e.c <- verbs.ErrClosed }
+func (e events) Close() error { return nil }
 
-// ids polls until nothing comes.
-func ids(t *testing.T, c verbs.CQ) (got []uint64) {
-	t.Helper()
-	var wcs [2]verbs.WC
-	for {
-		n, err := c.Poll(wcs[:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n == 0 {
-			return got
-		}
-		for _, wc := range wcs[:n] {
-			got = append(got, wc.ID)
-		}
-	}
-}
-
-func TestHeldAndKeptCompletionsComeInOrder(t *testing.T) {
+// A poller that is held hears of nothing until it is released, and nobody is
+// told that it is held before it is.
+func TestAHeldPollerSleeps(t *testing.T) {
 	b := newBook()
-	q := &queue{wcs: []verbs.WC{{ID: 1, Recv: true}, {ID: 2}, {ID: 3, Recv: true, Status: verbs.Flushed}, {ID: 4, Recv: true, HasImm: true}}}
-	c := &completions{CQ: q, book: b}
-	b.set(holding)
-	if got := ids(t, c); len(got) != 0 || len(q.wcs) != 4 {
-		t.Errorf("held: %v came, %d are left with the device", got, len(q.wcs))
-	}
-	b.set(keeping)
-	for range 3 {
-		if got := ids(t, c); len(got) != 0 {
-			t.Errorf("kept: %v came", got)
+	dev := events{c: make(chan error, 2)}
+	c := &channel{Channel: dev, book: b, over: make(chan struct{}), heard: make(chan error, 1)}
+	polls := make(chan error)
+	go func() {
+		for {
+			err := c.Wait()
+			polls <- err
+			if err != nil {
+				return
+			}
 		}
+	}()
+	dev.c <- nil
+	if err := <-polls; err != nil {
+		t.Fatal(err)
 	}
-	if len(q.wcs) != 0 || b.kept != 1 {
-		t.Errorf("%d are left with the device, %d messages are kept, not 1", len(q.wcs), b.kept)
+	held := make(chan error)
+	go func() { held <- b.hold() }()
+	// It may have slept already; otherwise it polls once more, and is not held
+	// before it has.
+	var err error
+	select {
+	case err = <-held:
+	case <-polls:
+		err = <-held
 	}
-	q.wcs = []verbs.WC{{ID: 5}}
-	b.set(passing)
-	if got := ids(t, c); len(got) != 5 || got[0] != 1 || got[4] != 5 {
-		t.Errorf("released: %v", got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev.c <- nil
+	select {
+	case <-polls:
+		t.Error("a held poller was woken")
+	default:
+	}
+	b.release()
+	if err := <-polls; err != nil {
+		t.Error(err)
+	}
+	c.Interrupt()
+	for err = nil; err == nil; {
+		err = <-polls
+	}
+	if err := c.Close(); err != nil || len(b.asleep) > 0 {
+		t.Errorf("%v; %d pollers are left", err, len(b.asleep))
 	}
 }
 
@@ -77,10 +86,11 @@ type pair struct {
 	state verbs.QPState
 }
 
-func (p *pair) Num() uint32                   { return p.num }
-func (p *pair) State() (verbs.QPState, error) { return p.state, nil }
-func (p *pair) ToError() error                { p.state = verbs.Err; return nil }
-func (p *pair) ToReset() error                { p.state = verbs.Reset; return nil }
+func (p *pair) Post(wrs []verbs.SendWR) (int, error) { return len(wrs), nil }
+func (p *pair) Num() uint32                          { return p.num }
+func (p *pair) State() (verbs.QPState, error)        { return p.state, nil }
+func (p *pair) ToError() error                       { p.state = verbs.Err; return nil }
+func (p *pair) ToReset() error                       { p.state = verbs.Reset; return nil }
 
 // Whoever asks at the socket moves what is connected, and nothing else.
 func TestSocketMovesConnectedQueuePairs(t *testing.T) {
@@ -92,8 +102,9 @@ func TestSocketMovesConnectedQueuePairs(t *testing.T) {
 	socket := filepath.Join(dir, "s")
 	b := newBook()
 	up, half := &pair{num: 17, state: verbs.RTS}, &pair{num: 18, state: verbs.RTR}
-	for _, p := range []*pair{up, half} {
-		b.qps[&queuePair{p, "sim0", b}] = struct{}{}
+	busy := &queuePair{up, "sim0", b}
+	for _, q := range []*queuePair{busy, {half, "sim0", b}} {
+		b.qps[q] = struct{}{}
 	}
 	if err := listen(socket, b); err != nil {
 		t.Fatal(err)
@@ -108,7 +119,19 @@ func TestSocketMovesConnectedQueuePairs(t *testing.T) {
 	if got := ask("connected"); got != "1" {
 		t.Errorf("connected: %q", got)
 	}
-	if got := ask("error"); got != "sim0 17" || up.state != verbs.Err || half.state != verbs.RTR {
+	moved := make(chan string)
+	go func() { moved <- ask("error") }()
+	for asked := false; !asked; runtime.Gosched() { // it waits for a message
+		b.mu.Lock()
+		asked = b.next != nil
+		b.mu.Unlock()
+	}
+	_, _ = busy.Post([]verbs.SendWR{{Op: verbs.SendImm}})
+	if up.state != verbs.RTS {
+		t.Errorf("a control word moved it to %v", up.state)
+	}
+	_, _ = busy.Post([]verbs.SendWR{{Op: verbs.Send}})
+	if got := <-moved; got != "sim0 17" || up.state != verbs.Err || half.state != verbs.RTR {
 		t.Errorf("error: %q, %v, %v", got, up.state, half.state)
 	}
 	if got := ask("reset"); !strings.Contains(got, "no queue pair is connected") {

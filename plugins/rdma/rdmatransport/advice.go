@@ -23,18 +23,26 @@ const (
 
 // advise adds to a failed call what to do about it.
 func advise(err error) error {
+	if _, do := remedy(err); do != "" {
+		return fmt.Errorf("%w: %s", err, do)
+	}
+	return err
+}
+
+// remedy takes apart what failed and what to do about it. For an error that
+// says so itself there is nothing to add.
+func remedy(err error) (what, do string) {
 	var missing *verbs.MissingError
 	switch {
 	case errors.As(err, &missing):
-		return err // it says so itself
 	case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("%w: %s", err, openDevices)
+		do = openDevices
 	case noMemory(err):
-		return fmt.Errorf("%w: memory that may be locked is %s: %s", err, memlock(), raiseMemlock)
+		do = fmt.Sprintf("memory that may be locked is %s: %s", memlock(), raiseMemlock)
 	case errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENOENT):
-		return fmt.Errorf("%w: %s", err, needDevice)
+		do = needDevice
 	}
-	return err
+	return err.Error(), do
 }
 
 // lockedLimit is how many bytes this process may lock.
@@ -44,6 +52,13 @@ func lockedLimit() int {
 		return math.MaxInt
 	}
 	return int(l.Cur)
+}
+
+// receiveBuffers is how many of the wanted receive buffers are made where so
+// many bytes may be locked: half of them is for receives, a quarter for sends;
+// queues need some, too.
+func receiveBuffers(wanted, lockable int) int {
+	return min(wanted, max(lockable/2/maxFrame, minReceives))
 }
 
 // mayLock says whether the process has the capability that lifts the limit.

@@ -43,6 +43,8 @@ type device struct {
 	// an endpoint of it.
 	starting sync.RWMutex
 	running  bool
+	renewing bool          // its endpoints end, so that the receive buffers can be made anew
+	closing  chan struct{} // closed when the device is
 	pd       verbs.PD
 	channel  verbs.Channel
 	cq       verbs.CQ
@@ -53,7 +55,7 @@ type device struct {
 
 	table  table
 	lost   atomic.Bool
-	doubt  atomic.Bool // completions of receives may have been dropped
+	missed atomic.Int64 // receive buffers whose completions may have been dropped, at most
 	serial atomic.Uint32
 
 	polling sync.Mutex // guards wcs and spent
@@ -79,7 +81,7 @@ func openDevice(p verbs.Provider, info verbs.Info, s *settings, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	d := &device{name: info.Name, info: info, dev: dev, settings: s, log: log.With("device", info.Name), changed: changed}
+	d := &device{name: info.Name, info: info, dev: dev, settings: s, log: log.With("device", info.Name), changed: changed, closing: make(chan struct{})}
 	d.batches.New = func() any { return new([postBatch]verbs.SendWR) }
 	d.parcels.New = func() any { return new(parcel) }
 	d.table.init()
@@ -120,6 +122,7 @@ func (d *device) start() error {
 	}
 	d.running = true
 	d.tasks.Go(d.poll)
+	d.tasks.Go(d.inspect)
 	return nil
 }
 
@@ -127,10 +130,8 @@ func (d *device) build() (err error) {
 	if d.pd, err = d.dev.AllocPD(); err != nil {
 		return err
 	}
-	// Half of the memory that may be locked is for receives, a quarter for
-	// sends: queues need some, too.
 	lockable := lockedLimit()
-	depth := atMost(min(d.settings.ReceiveDepth, max(lockable/2/maxFrame, minReceives)), d.limits.SRQWRs)
+	depth := atMost(receiveBuffers(d.settings.ReceiveDepth, lockable), d.limits.SRQWRs)
 	if d.receives, err = newReceives(d.pd, depth); err != nil {
 		return err
 	}
@@ -190,6 +191,7 @@ func (d *device) demolish() error {
 func (d *device) close() error {
 	d.starting.Lock()
 	defer d.starting.Unlock()
+	close(d.closing)
 	d.watch.stop()
 	d.dev.Interrupt()
 	if d.channel != nil {
@@ -203,16 +205,30 @@ func (d *device) close() error {
 	return errors.Join(d.demolish(), d.dev.Close())
 }
 
-// settle gets back the receive buffers that completions were dropped for, as
-// soon as no endpoint is left.
+// missable is the part of the receive buffers that may be missing before the
+// device's endpoints are ended to get them back.
+const missable = 4
+
+// settle gets back the receive buffers that completions were dropped for, once
+// no endpoint is left. If there may be too many of them it sees to that.
 func (d *device) settle() {
 	d.starting.Lock()
 	defer d.starting.Unlock()
-	if !d.running || d.table.n.Load() > 0 || !d.doubt.Swap(false) {
-		return
-	}
-	if err := d.receives.renew(d.pd); err != nil {
-		d.fail(err)
+	missed := d.missed.Load()
+	switch {
+	case !d.running || missed == 0:
+	case d.table.n.Load() == 0:
+		d.missed.Store(0)
+		d.renewing = false
+		if err := d.receives.renew(d.pd); err != nil {
+			d.fail(err)
+		}
+	case missed > int64(d.receives.n/missable) && !d.renewing:
+		d.renewing = true
+		d.log.Warn("queue pairs were reset and receive buffers are missing: all endpoints end", "missing", missed, "receive_depth", d.receives.n)
+		d.table.each(func(e *endpoint) {
+			e.end(sdk.Errorf(sdk.Unavailable, "device %s makes its receive buffers anew", d.name))
+		})
 	}
 }
 
@@ -278,10 +294,10 @@ func atMost(n, limit int) int {
 
 // share is how many frames an endpoint may be granted that holds some already:
 // its part of the buffers, as far as others' grants leave any, but never so
-// few that it comes to a halt. An eighth is left for control messages.
+// few that it comes to a halt. The reserve is left for control messages.
 func (d *device) share(holds uint64) uint64 {
 	part := share(d.receives.n, int(d.table.n.Load()))
-	free := int64(d.receives.n-d.receives.n/8) - d.granted.Load()
+	free := int64(d.receives.n-d.receives.n/reserve) - d.granted.Load()
 	return uint64(max(min(int64(part), int64(holds)+free), minShare))
 }
 

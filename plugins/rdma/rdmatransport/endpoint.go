@@ -2,6 +2,7 @@ package rdmatransport
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
@@ -37,6 +38,7 @@ type endpoint struct {
 
 	mu     sync.Mutex
 	inbox  *parcel  // nil while it is empty
+	missed int      // frames that were dropped, of which nobody has been told
 	queue  slotList // taken, never posted
 	flying slotList // posted, without a completion
 	bytes  int      // of both
@@ -56,15 +58,19 @@ type endpoint struct {
 	left    bool  // the peer has said bye
 	broken  bool  // the queue pair carries nothing any more
 	emptied bool  // and takes no more receives
+	closed  bool  // by this side
 	over    bool  // nothing may reach the handler any more
-}
 
-// parcel is what the poller has for the run goroutine. An idle endpoint holds
-// none.
-type parcel struct {
-	outcomes []sdk.Completion
-	frames   [][]byte
-	buffers  []uint32 // of the frames
+	active atomic.Bool // had a completion since the last inspection
+
+	held atomic.Bool // the handler has no room; resume says when it has
+
+	// The run goroutine's own.
+	offerer sdk.Offerer // the handler, if it can be without room
+	kept    *parcel     // frames that wait for room
+	behind  int         // frames that were dropped meanwhile: the peer may send no others for them
+	rushed  bool        // waiting for room is over
+	lossy   bool        // completions of receives may have been dropped
 }
 
 // newEndpoint makes a queue pair, in INIT, and publishes it.
@@ -74,6 +80,9 @@ func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error
 	}
 	d.starting.RLock()
 	defer d.starting.RUnlock()
+	if d.renewing {
+		return nil, sdk.Errorf(sdk.Unavailable, "device %s makes its receive buffers anew: try again", d.name)
+	}
 	a := &d.settings.Endpoint
 	qp, err := d.pd.CreateQP(verbs.QPInit{
 		SendCQ: d.cq, RecvCQ: d.cq, SRQ: d.receives.srq,
@@ -182,7 +191,12 @@ func admit(open, bytes, size int) error {
 }
 
 // Close implements [sdk.Endpoint].
-func (e *endpoint) Close() { e.end(errClosed) }
+func (e *endpoint) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	e.endLocked(errClosed)
+}
 
 // end ends the endpoint, for a cause of which only the first counts.
 func (e *endpoint) end(cause error) {
@@ -246,6 +260,9 @@ func (e *endpoint) stalled(tick uint32) bool {
 // run is the endpoint's goroutine: it hands over what the poller has brought,
 // until the end.
 func (e *endpoint) run() {
+	if o, ok := e.handler.(sdk.Offerer); ok && o.MayHold() {
+		e.offerer = o
+	}
 	var arrival <-chan time.Time
 	if e.accept {
 		timer := time.NewTimer(milliseconds(e.d.settings.AcceptWaitMS))
@@ -270,49 +287,11 @@ func (e *endpoint) run() {
 	e.retire()
 }
 
-// deliver hands over everything that is in the inbox.
-func (e *endpoint) deliver() {
-	for {
-		e.mu.Lock()
-		p := e.inbox
-		e.inbox = nil
-		e.mu.Unlock()
-		if p == nil {
-			return
-		}
-		if len(p.outcomes) > 0 {
-			e.handler.Completed(p.outcomes)
-		}
-		if n := len(p.frames); n > 0 {
-			e.handler.Received(p.frames)
-			e.d.receives.put(p.buffers)
-			e.took(n)
-		}
-		p.outcomes, p.frames, p.buffers = p.outcomes[:0], p.frames[:0], p.buffers[:0]
-		e.d.parcels.Put(p)
-	}
-}
-
-// took makes room at the peer for as many frames as the handler has taken.
-func (e *endpoint) took(frames int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.consumed += uint64(frames)
-	e.d.granted.Add(-int64(frames))
-	e.pumpLocked()
-}
-
-func (e *endpoint) parcelLocked() *parcel {
-	if e.inbox == nil {
-		e.inbox = e.d.parcels.Get().(*parcel)
-	}
-	return e.inbox
-}
-
 // dispatchedLocked follows a batch of completions.
 func (e *endpoint) dispatchedLocked() {
+	e.active.Store(true)
 	e.pumpLocked()
-	if e.inbox != nil || e.cause != nil || e.waiting {
+	if e.inbox != nil || e.missed > 0 || e.cause != nil || e.waiting {
 		e.kick()
 	}
 }

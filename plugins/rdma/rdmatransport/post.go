@@ -161,6 +161,10 @@ func (e *endpoint) landedLocked(wc *verbs.WC, index uint32, mem []byte) (kept bo
 		e.endLocked(sdk.Errorf(sdk.Unavailable, "%s broke the protocol: frame %d, with %d granted", e.peer, e.received, e.granted))
 		return false
 	}
+	if e.held.Load() && e.d.receives.scarce() {
+		e.missed++
+		return false
+	}
 	p := e.parcelLocked()
 	p.frames = append(p.frames, mem[:wc.Length:wc.Length])
 	p.buffers = append(p.buffers, index)

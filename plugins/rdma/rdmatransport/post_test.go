@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
+	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/simverbs"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -90,6 +91,39 @@ func TestReceivesArePostedExactlyOnce(t *testing.T) {
 		return !slices.Contains(d.receives.posted, false) && len(d.receives.free) == 0
 	})
 	idle(t, d)
+}
+
+// refusing takes no receives, once.
+type refusing struct {
+	nullReceives
+	refused bool
+}
+
+func (r *refusing) Post(wrs []verbs.RecvWR) (int, error) {
+	if !r.refused {
+		r.refused = true
+		return 0, syscall.ENOMEM
+	}
+	return r.nullReceives.Post(wrs)
+}
+
+// A device that refuses receives gets them again, also if nothing comes any more.
+func TestRefusedReceivesArePostedLater(t *testing.T) {
+	d, _, _ := onNothing(t)
+	r := d.receives
+	r.srq = &refusing{}
+	_, _, ok := r.take(recvID | 3)
+	r.put([]uint32{3})
+	r.mu.Lock()
+	if !ok || r.posted[3] || r.left.Load() != int64(r.n-1) {
+		t.Errorf("refused, and posted: %v; %d are", r.posted[3], r.left.Load())
+	}
+	r.mu.Unlock()
+	until(t, "the next try", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.posted[3] && len(r.free) == 0 && r.left.Load() == int64(r.n)
+	})
 }
 
 // One region per area, however many endpoints: one per buffer ran into ENOMEM.
@@ -252,6 +286,16 @@ func TestGrantsAreEnforced(t *testing.T) {
 	x.WaitEnded()
 }
 
+func TestShares(t *testing.T) {
+	for _, c := range []struct{ depth, endpoints, share, opening int }{
+		{256, 1, 128, 32}, {256, 3, 64, 16}, {256, 20, 12, minShare}, {256, 1000, minShare, minShare}, {4096, 1, maxShare, maxShare / 4},
+	} {
+		if s, o := share(c.depth, c.endpoints), opening(c.depth, c.endpoints); s != c.share || o != c.opening {
+			t.Errorf("%d buffers for %d: share %d, opening %d", c.depth, c.endpoints, s, o)
+		}
+	}
+}
+
 func TestGrantsWidenWithinBounds(t *testing.T) {
 	for _, c := range []struct {
 		before uint64
@@ -353,6 +397,7 @@ func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
 	exhaust(t, x, 0)
 	until(t, "the watch to rest", func() bool { return !a.device("sim0").watch.armed.Load() })
 	must(t, f.ToReset(f.name(b, y.e)))
+	must(t, f.HoldCompletions(b.host, "sim0", false))
 	must(t, x.Send([]byte("nothing granted")))
 	began := time.Now()
 	if err := x.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
@@ -361,8 +406,6 @@ func TestAFrameThatFindsNothingGrantedIsWatched(t *testing.T) {
 	if d := time.Since(began); d < 300*time.Millisecond {
 		t.Errorf("ended after %s", d)
 	}
-	must(t, f.HoldCompletions(b.host, "sim0", false))
-	y.Close()
 	y.WaitEnded()
 }
 

@@ -3,6 +3,7 @@ package rdmatransport
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
@@ -19,6 +20,8 @@ type receives struct {
 	srq  verbs.SRQ
 	area *area
 	n    int
+
+	left atomic.Int64 // how many are posted
 
 	mu     sync.Mutex
 	posted []bool
@@ -67,6 +70,7 @@ func (r *receives) take(id uint64) (index uint32, mem []byte, ok bool) {
 		return 0, nil, false
 	}
 	r.posted[i] = false
+	r.left.Add(-1)
 	at := int(i) * maxFrame
 	return uint32(i), r.area.mem[at : at+maxFrame : at+maxFrame], true
 }
@@ -90,7 +94,9 @@ func (r *receives) postLocked() {
 		wrs[k] = verbs.RecvWR{ID: recvID | uint64(i), Addr: r.area.address(int(i) * maxFrame), LKey: key, Length: maxFrame}
 		r.posted[i] = true // its completion may come before Post returns
 	}
+	r.left.Add(int64(len(wrs)))
 	n, err := r.srq.Post(wrs)
+	r.left.Add(int64(n - len(wrs)))
 	for _, i := range r.free[n:] {
 		r.posted[i] = false
 	}
@@ -100,9 +106,17 @@ func (r *receives) postLocked() {
 	}
 }
 
+// reserve is the part of the buffers that grants leave, as far as they can:
+// every endpoint is granted a few, and there may be many.
+const reserve = 8
+
+// scarce reports whether that part is being used. What comes for an endpoint
+// that is held is dropped then: those that are read need buffers.
+func (r *receives) scarce() bool { return r.left.Load() < int64(r.n/reserve) }
+
 // renew makes a new queue and posts all buffers to it: those whose completions
-// a device has dropped are neither posted nor with anybody, and nothing tells.
-// There must be no endpoint.
+// a device has dropped are neither posted nor with anybody, and nothing tells
+// which they are. There must be no endpoint.
 func (r *receives) renew(pd verbs.PD) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,6 +128,7 @@ func (r *receives) renew(pd verbs.PD) error {
 		return err
 	}
 	r.srq, r.free = srq, r.free[:0]
+	r.left.Store(0)
 	for i := range r.n {
 		r.free = append(r.free, uint32(i))
 	}

@@ -14,7 +14,7 @@ const (
 
 	// lastReceives is how long a queue pair in the error state may take to say
 	// that it takes no more receives; not every device says so.
-	lastReceives = time.Second
+	lastReceives = 250 * time.Millisecond
 )
 
 // retire is the end of the endpoint's goroutine. The queue pair stays published
@@ -27,6 +27,8 @@ func (e *endpoint) retire() {
 	e.leave()
 	e.flush(force)
 	e.sweep() // what landed before the queue pair was empty
+	e.await(force, e.handedOverLocked)
+	e.rushed = true
 	for !e.overWith() {
 		e.deliver()
 	}
@@ -84,7 +86,7 @@ func (e *endpoint) flush(force time.Time) {
 	}
 	if state, err := e.qp.State(); err == nil && state == verbs.Reset {
 		// Somebody moved it there, and what was posted has no completions.
-		e.d.doubt.Store(true)
+		e.lossy = true
 		return
 	}
 	if err := e.qp.ToError(); err != nil {
@@ -122,11 +124,11 @@ func (e *endpoint) await(until time.Time, cond func() bool) {
 	}
 }
 
-// overWith closes the inbox if it is empty.
+// overWith closes the inbox if it is empty, and nothing of it is left.
 func (e *endpoint) overWith() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.over = e.inbox == nil
+	e.over = e.inbox == nil && e.kept == nil && e.missed == 0
 	return e.over
 }
 
@@ -150,10 +152,13 @@ func (e *endpoint) destroy() {
 	if left > 0 {
 		e.d.log.Warn("a queue pair was destroyed with work outstanding", "peer", e.peer, "count", left)
 		e.d.giveRoom(left)
-		e.d.doubt.Store(true)
+	}
+	if left > 0 || e.lossy {
+		// What the peer was granted may have landed, and control messages.
+		e.d.missed.Add(int64(e.granted-e.received) + controls)
 	}
 	e.d.table.withdraw(e)
-	if e.d.doubt.Load() {
+	if e.d.missed.Load() > 0 {
 		e.d.settle()
 	}
 }

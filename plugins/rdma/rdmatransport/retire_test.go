@@ -3,6 +3,7 @@ package rdmatransport
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,6 +148,61 @@ func TestResetAtTheReceiverDropsWhatLanded(t *testing.T) {
 	until(t, "the buffers", func() bool { return b.provider.Accounts().Receives == b.device("sim0").receives.n })
 	x, y = join(t, a, b, 2)
 	talk(t, x, y, 10)
+}
+
+// A device is never without endpoints, and queue pairs are reset on it: buffers
+// are missing, of which nobody can say which. Before they are too many the
+// endpoints end, and all buffers are back.
+func TestBuffersAreMissedOfADeviceInUse(t *testing.T) {
+	f := newFabric(t)
+	a, b := f.node(t, patient), f.node(t, patient)
+	keeper, kept := join(t, a, b, 1)
+	d := b.device("sim0")
+	over := func() bool {
+		kept.e.mu.Lock()
+		defer kept.e.mu.Unlock()
+		return kept.e.cause != nil
+	}
+	lost, rounds := 0, 0
+	for ; !over(); rounds++ {
+		if most := d.receives.n / missable; lost > most {
+			t.Fatalf("%d buffers are missing, more than %d", lost, most)
+		}
+		talk(t, keeper, kept, 5)
+		x, y := join(t, a, b, uint64(rounds+2))
+		must(t, f.HoldCompletions(b.host, "sim0", true))
+		exhaust(t, x, 0)
+		lost += x.Sent()
+		must(t, f.ToReset(f.name(b, y.e)))
+		must(t, f.HoldCompletions(b.host, "sim0", false))
+		y.WaitEnded()
+		x.Close()
+		x.WaitEnded()
+		until(t, "the retiring", func() bool { return d.table.n.Load() < 2 })
+	}
+	if rounds < 2 || lost == 0 {
+		t.Errorf("ended after %d rounds in which %d buffers were lost", rounds, lost)
+	}
+	if err := kept.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "anew") {
+		t.Errorf("ended with %v", err)
+	}
+	keeper.WaitEnded()
+	until(t, "the buffers", func() bool { return b.provider.Accounts().Receives == d.receives.n && d.missed.Load() == 0 })
+	x, y := join(t, a, b, 1000)
+	talk(t, x, y, 10)
+
+	// While they are made anew nobody gets an endpoint: the last would never go.
+	set := func(renewing bool) {
+		d.starting.Lock()
+		defer d.starting.Unlock()
+		d.renewing = renewing
+	}
+	set(true)
+	_, err := b.Connect(rigtest.Context(t), rigtest.Target(b.Node, a.Node, 1001), nil, discard{})
+	set(false)
+	if sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "anew") {
+		t.Errorf("Connect: %v", err)
+	}
 }
 
 // Queue pair numbers are used again at once: what is late of the earlier one

@@ -32,8 +32,8 @@ const (
 	attrInstance    = "instance"
 )
 
-// Transport is the rdma transport. It implements [sdk.Notifier] and
-// [sdk.Drainer].
+// Transport is the rdma transport. It implements [sdk.Notifier], [sdk.Drainer]
+// and [sdk.Examiner].
 type Transport struct {
 	provider    verbs.Provider
 	life        *lifecycle.Life[*endpoint]
@@ -128,6 +128,8 @@ func (t *Transport) open() error {
 	if !usable {
 		if len(troubles) == 0 {
 			troubles = append(troubles, errors.New("no RDMA device: "+needDevice))
+		} else { // there is something to mend, which the engine does not know
+			t.log.Warn("there are RDMA devices, and none can be used: see `hawser doctor rdma`", "error", errors.Join(troubles...))
 		}
 		return sdk.Errorf(sdk.Unsupported, "rdma: %w", errors.Join(append(troubles, t.closeDevices())...))
 	}

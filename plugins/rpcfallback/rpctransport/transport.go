@@ -2,6 +2,7 @@ package rpctransport
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 
 	"google.golang.org/grpc"
@@ -17,7 +18,7 @@ const Name = "rpcfallback"
 const version = "0.1.0"
 
 // Transport is the rpcfallback transport. It implements [sdk.Notifier],
-// [sdk.Prober], [sdk.Drainer] and [sdk.Keyed].
+// [sdk.Prober], [sdk.Drainer], [sdk.Keyed] and [sdk.Examiner].
 type Transport struct {
 	streams.Base[*endpoint]
 
@@ -54,6 +55,12 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		// Serve returns when the listener is closed; why it did is known.
 		t.Life.Tasks.Go(func() { _ = t.server.Serve(mtls.Listener(t.gate, t.Keys, protocol, t.gate.refused(t.Log))) })
 	})
+}
+
+// Examine implements [sdk.Examiner].
+func (t *Transport) Examine(_ context.Context, settings json.RawMessage) []sdk.Finding {
+	s, err := parseSettings(settings)
+	return streams.Examine(s, err)
 }
 
 // Drain implements [sdk.Drainer]. The listening socket, which another instance

@@ -2,6 +2,7 @@ package tcptransport
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"time"
 
@@ -18,7 +19,7 @@ const version = "0.1.0"
 const protocol = "hawser-tcp/1"
 
 // Transport is the tcp transport. It implements [sdk.Notifier], [sdk.Prober],
-// [sdk.Drainer] and [sdk.Keyed].
+// [sdk.Drainer], [sdk.Keyed] and [sdk.Examiner].
 type Transport struct {
 	streams.Base[*endpoint]
 	base   time.Time
@@ -56,6 +57,12 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		t.settings, t.doors = s, newDoors(t, ln)
 		t.Life.Tasks.Go(t.doors.serve)
 	})
+}
+
+// Examine implements [sdk.Examiner].
+func (t *Transport) Examine(_ context.Context, settings json.RawMessage) []sdk.Finding {
+	s, err := parseSettings(settings)
+	return streams.Examine(s.Settings, err)
 }
 
 // Drain implements [sdk.Drainer].

@@ -30,7 +30,10 @@ func main() {
 	flag.BoolVar(&o.smoke, "smoke", false, "the short form")
 	flag.BoolVar(&o.keep, "keep", false, "let the hosts stay until interrupted")
 	flag.StringVar(&o.bin, "bin", "bin", "the folder of the binaries")
-	flag.StringVar(&o.rows, "rows", "", "these rows only, separated by commas, or none")
+	flag.Func("row", "this row only, or none; as often as one likes", func(name string) error {
+		o.rows = append(o.rows, name)
+		return nil
+	})
 	flag.StringVar(&o.tests, "tests", "", "these tests of the plugin only: a pattern, or none")
 	flag.Parse()
 	o.command = flag.Args()
@@ -53,9 +56,9 @@ func main() {
 }
 
 type options struct {
-	smoke, keep      bool
-	bin, rows, tests string
-	command          []string
+	smoke, keep   bool
+	bin, tests    string
+	rows, command []string
 }
 
 // cannotRun says why this machine runs no virtual hosts.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,8 +22,9 @@ import (
 )
 
 // smokeRows and smokeTests are what the short form runs.
+var smokeRows = []string{"no fault", "rail cut"}
+
 const (
-	smokeRows  = "no fault,rail cut"
 	smokeCount = "400"
 	smokeTests = "^TestMachineConformance$"
 	allTests   = "^TestMachine"
@@ -56,7 +58,7 @@ func use(ctx context.Context, l *rdmalab.Lab, o options, work string) error {
 	if o.tests != none {
 		errs = append(errs, tests(ctx, l, o, work))
 	}
-	if o.rows != none {
+	if !slices.Contains(o.rows, none) {
 		errs = append(errs, rows(ctx, l, o))
 	}
 	return errors.Join(errs...)
@@ -156,10 +158,8 @@ func rows(ctx context.Context, l *rdmalab.Lab, o options) error {
 	if o.smoke {
 		args = append(args, "--count", smokeCount)
 	}
-	if o.rows != "" {
-		for _, name := range strings.Split(o.rows, ",") {
-			args = append(args, "--row", name)
-		}
+	for _, name := range o.rows {
+		args = append(args, "--row", name)
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(o.bin, "hawser"), args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

@@ -128,6 +128,9 @@ checksums that the configuration or plugins.lock holds. An engine does not run a
 binary that differs from its checksum. With --update the binaries are approved
 as they are now: their checksums are written into plugins.lock.
 
+No binary is run, so that this needs none of the hardware that a transport needs,
+and says nothing of whether it is there.
+
 Exits with 0 if every binary is the approved one, and with 2 if one has changed,
 is missing, or was never approved. With --update it exits with 0 once they are
 written; entries of plugins that are no longer found are dropped.`,

@@ -115,6 +115,15 @@ func (s *stage) rails(ctx context.Context, node string, up bool) (err error) {
 	return err
 }
 
+// heal takes all rails of a node up, however a fault has ended: the next row
+// has the same hosts.
+func (s *stage) heal(node string) {
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout*s.o.slow())
+	defer cancel()
+	err := s.rails(ctx, node, true)
+	s.require(err == nil, "%s's rails are not up again: %v", node, err)
+}
+
 // needRails: rails of this machine itself are not cut.
 func needRails(o Options) string {
 	if o.Simulate || len(o.Hosts) > 0 {

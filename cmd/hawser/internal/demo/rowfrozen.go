@@ -268,7 +268,7 @@ func freezeMidway(ctx context.Context, s *stage) error {
 			}
 		}
 	}
-	return nil
+	return s.hurry(ctx)
 }
 
 func judgeFrozenMidway(s *stage, l *ledger, _ *Result) {

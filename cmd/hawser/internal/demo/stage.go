@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,8 @@ type stage struct {
 	// long one has taken until the next could happen.
 	left     int
 	cycle    time.Duration
+	pacing   sync.Mutex // guards paced, the stream's pace
+	paced    int
 	faults   []*Fault
 	notes    []string
 	problems []string
@@ -71,9 +74,34 @@ func (o Options) setup(row Row, name, listen string) lab.Setup {
 	}
 	if len(o.Hosts) > 0 {
 		x.Insecure = true // nobody else is on their network
-		x.StartTimeoutMS, x.HealthTimeoutMS = 60_000, 20_000
+		x.StartTimeoutMS, x.HealthTimeoutMS = 180_000, 20_000
 	}
 	return x
+}
+
+// reachable has the streams of a node on a host of its own listen where its
+// peers are, which they do not by default.
+func reachable(x *lab.Setup, address string) error {
+	for _, name := range []string{first, second} {
+		settings := map[string]any{}
+		if given := x.Settings[name]; given != nil {
+			if err := json.Unmarshal(given, &settings); err != nil {
+				return err
+			}
+		}
+		if settings["listen"] == nil {
+			settings["listen"] = address + ":0"
+		}
+		b, err := json.Marshal(settings)
+		if err != nil {
+			return err
+		}
+		if x.Settings == nil {
+			x.Settings = map[string]json.RawMessage{}
+		}
+		x.Settings[name] = b
+	}
+	return nil
 }
 
 // setup is a node's configuration in this row.
@@ -156,6 +184,11 @@ func (s *stage) open(ctx context.Context, name, listen string, life int) (*peer,
 		return nil, fmt.Errorf("start the %s: %w", name, err)
 	}
 	setup := s.setup(name, listen)
+	if len(s.o.Hosts) > 0 {
+		if err := reachable(&setup, host.Address()); err != nil {
+			return nil, fmt.Errorf("open the %s: %w", name, err)
+		}
+	}
 	n := &peer{Process: p, name: name, host: host, slow: s.o.slow(), transports: setup.Transports}
 	if err := n.Call(ctx, "open", setup, &n.opened); err != nil {
 		// In order: it may have made a run directory and started plugins.
@@ -217,19 +250,61 @@ func (s *stage) sending(from, to int, hold bool) sendArgs {
 
 // pace changes the stream's pace, and asks for some more at once.
 func (s *stage) pace(ctx context.Context, pace, burst int) error {
+	s.pacing.Lock()
+	defer s.pacing.Unlock()
+	return s.paceLocked(ctx, pace, burst)
+}
+
+func (s *stage) paceLocked(ctx context.Context, pace, burst int) error {
+	s.paced = pace
 	return s.sender.Call(ctx, "pace", paceArgs{pace, burst}, nil)
 }
 
 // fitting is the pace at which what is left of the stream lasts as long as the
-// faults that are left, at most the row's.
+// faults that are left.
 func (s *stage) fitting() int {
 	sent, _ := s.ledger.counts()
-	pace := float64(s.o.Count-sent) / (float64(s.left+1) * s.cycle.Seconds())
-	return max(1, min(s.fullPace(), int(pace)))
+	return fitting(s.o.Count-sent, s.left, s.cycle, s.fullPace())
+}
+
+// fitting is the pace at which the rest lasts for so many more faults of a cycle
+// each and beyond the last, at most the row's.
+func fitting(rest, faults int, cycle time.Duration, most int) int {
+	pace := float64(rest) / (float64(faults+1) * cycle.Seconds())
+	return max(1, min(most, int(pace)))
 }
 
 // trickle is the pace while a fault that is due has to wait for something.
 func (s *stage) trickle() int { return max(1, s.fitting()/4) }
+
+// slowdown lowers the pace, whatever it is, while a fault takes longer than any
+// before it, until the returned function is called: however long that is, there
+// is a stream left for the next one.
+func (s *stage) slowdown(ctx context.Context, began time.Time) (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(slowdownEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+			sent, _ := s.ledger.counts()
+			fits := fitting(s.o.Count-sent, s.left, max(s.cycle, time.Since(began)), s.fullPace())
+			s.pacing.Lock()
+			if fits < s.paced {
+				_ = s.paceLocked(ctx, fits, 0) // the next call would fail, too
+			}
+			s.pacing.Unlock()
+		}
+	}()
+	return func() { close(over); <-done }
+}
+
+const slowdownEvery = 50 * time.Millisecond
 
 // mid waits until a part of the stream was sent, in thousandths, and then
 // until ready returns; meanwhile the stream goes on slowly. Back at full pace
@@ -243,12 +318,15 @@ func (s *stage) mid(ctx context.Context, part int, ready, fire func() error) err
 		if err := s.pace(ctx, s.trickle(), 0); err != nil {
 			return err
 		}
-		if err := ready(); err != nil {
+		stop := s.slowdown(ctx, began)
+		err := ready()
+		stop()
+		if err != nil {
 			return err
 		}
 	}
 	sent, _ := s.ledger.counts()
-	burst := s.o.Count / 80
+	burst := min(s.o.Count/80, (s.o.Count-sent)/4)
 	s.left--
 	if err := s.pace(ctx, s.fitting(), burst); err != nil {
 		return err
@@ -256,7 +334,10 @@ func (s *stage) mid(ctx context.Context, part int, ready, fire func() error) err
 	if err := s.awaitSent(ctx, sent+burst/5); err != nil {
 		return err
 	}
-	if err := fire(); err != nil {
+	stop := s.slowdown(ctx, began)
+	err := fire()
+	stop()
+	if err != nil {
 		return err
 	}
 	s.cycle = max(s.cycle, time.Since(began))

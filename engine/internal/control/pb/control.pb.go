@@ -208,7 +208,10 @@ type Transport struct {
 	MaxFrame   uint32                 `protobuf:"varint,4,opt,name=max_frame,json=maxFrame,proto3" json:"max_frame,omitempty"`
 	// Paths that the receiver may list and the sender's transport does not list
 	// now: neither side uses them.
-	Down          []string `protobuf:"bytes,5,rep,name=down,proto3" json:"down,omitempty"`
+	Down []string `protobuf:"bytes,5,rep,name=down,proto3" json:"down,omitempty"`
+	// Endpoints whose end at the sender is gone, each the latest of its path. The
+	// receiver's transport may not notice that by itself for long.
+	Lost          []*Lost `protobuf:"bytes,6,rep,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -278,6 +281,65 @@ func (x *Transport) GetDown() []string {
 	return nil
 }
 
+func (x *Transport) GetLost() []*Lost {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
+type Lost struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lost) Reset() {
+	*x = Lost{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lost) ProtoMessage() {}
+
+func (x *Lost) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lost.ProtoReflect.Descriptor instead.
+func (*Lost) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Lost) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Lost) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type HelloRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	From          *Node                  `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
@@ -292,7 +354,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[4]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -304,7 +366,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[4]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -317,7 +379,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{4}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HelloRequest) GetFrom() *Node {
@@ -377,7 +439,7 @@ type HelloReply struct {
 
 func (x *HelloReply) Reset() {
 	*x = HelloReply{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[5]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -389,7 +451,7 @@ func (x *HelloReply) String() string {
 func (*HelloReply) ProtoMessage() {}
 
 func (x *HelloReply) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[5]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -402,7 +464,7 @@ func (x *HelloReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloReply.ProtoReflect.Descriptor instead.
 func (*HelloReply) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{5}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HelloReply) GetNode() *Node {
@@ -470,7 +532,7 @@ type BootstrapRequest struct {
 
 func (x *BootstrapRequest) Reset() {
 	*x = BootstrapRequest{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[6]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +544,7 @@ func (x *BootstrapRequest) String() string {
 func (*BootstrapRequest) ProtoMessage() {}
 
 func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[6]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +557,7 @@ func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapRequest.ProtoReflect.Descriptor instead.
 func (*BootstrapRequest) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{6}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BootstrapRequest) GetFrom() []byte {
@@ -566,7 +628,7 @@ type BootstrapReply struct {
 
 func (x *BootstrapReply) Reset() {
 	*x = BootstrapReply{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[7]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +640,7 @@ func (x *BootstrapReply) String() string {
 func (*BootstrapReply) ProtoMessage() {}
 
 func (x *BootstrapReply) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[7]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +653,7 @@ func (x *BootstrapReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapReply.ProtoReflect.Descriptor instead.
 func (*BootstrapReply) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{7}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BootstrapReply) GetAnswer() []byte {
@@ -617,7 +679,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[8]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +691,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[8]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +704,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{8}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ProbeRequest) GetFrom() []byte {
@@ -661,7 +723,7 @@ type ProbeReply struct {
 
 func (x *ProbeReply) Reset() {
 	*x = ProbeReply{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[9]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -673,7 +735,7 @@ func (x *ProbeReply) String() string {
 func (*ProbeReply) ProtoMessage() {}
 
 func (x *ProbeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[9]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -686,7 +748,7 @@ func (x *ProbeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeReply.ProtoReflect.Descriptor instead.
 func (*ProbeReply) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{9}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ProbeReply) GetNode() *Node {
@@ -707,7 +769,7 @@ type ChangedRequest struct {
 
 func (x *ChangedRequest) Reset() {
 	*x = ChangedRequest{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[10]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +781,7 @@ func (x *ChangedRequest) String() string {
 func (*ChangedRequest) ProtoMessage() {}
 
 func (x *ChangedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[10]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +794,7 @@ func (x *ChangedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangedRequest.ProtoReflect.Descriptor instead.
 func (*ChangedRequest) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{10}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ChangedRequest) GetFrom() []byte {
@@ -764,7 +826,7 @@ type ChangedReply struct {
 
 func (x *ChangedReply) Reset() {
 	*x = ChangedReply{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[11]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +838,7 @@ func (x *ChangedReply) String() string {
 func (*ChangedReply) ProtoMessage() {}
 
 func (x *ChangedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[11]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +851,7 @@ func (x *ChangedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangedReply.ProtoReflect.Descriptor instead.
 func (*ChangedReply) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{11}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{12}
 }
 
 type GoodbyeRequest struct {
@@ -803,7 +865,7 @@ type GoodbyeRequest struct {
 
 func (x *GoodbyeRequest) Reset() {
 	*x = GoodbyeRequest{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[12]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +877,7 @@ func (x *GoodbyeRequest) String() string {
 func (*GoodbyeRequest) ProtoMessage() {}
 
 func (x *GoodbyeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[12]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +890,7 @@ func (x *GoodbyeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoodbyeRequest.ProtoReflect.Descriptor instead.
 func (*GoodbyeRequest) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{12}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GoodbyeRequest) GetFrom() []byte {
@@ -853,7 +915,7 @@ type GoodbyeReply struct {
 
 func (x *GoodbyeReply) Reset() {
 	*x = GoodbyeReply{}
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[13]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +927,7 @@ func (x *GoodbyeReply) String() string {
 func (*GoodbyeReply) ProtoMessage() {}
 
 func (x *GoodbyeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_engine_internal_control_pb_control_proto_msgTypes[13]
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +940,7 @@ func (x *GoodbyeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GoodbyeReply.ProtoReflect.Descriptor instead.
 func (*GoodbyeReply) Descriptor() ([]byte, []int) {
-	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{13}
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{14}
 }
 
 var File_engine_internal_control_pb_control_proto protoreflect.FileDescriptor
@@ -896,7 +958,7 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\x12started_unix_nanos\x18\x04 \x01(\x03R\x10startedUnixNanos\"3\n" +
 	"\tAttribute\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"\xaa\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"\xd7\x01\n" +
 	"\tTransport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x04R\binstance\x12<\n" +
@@ -904,7 +966,13 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"attributes\x18\x03 \x03(\v2\x1c.hawser.control.v1.AttributeR\n" +
 	"attributes\x12\x1b\n" +
 	"\tmax_frame\x18\x04 \x01(\rR\bmaxFrame\x12\x12\n" +
-	"\x04down\x18\x05 \x03(\tR\x04down\"\xdf\x01\n" +
+	"\x04down\x18\x05 \x03(\tR\x04down\x12+\n" +
+	"\x04lost\x18\x06 \x03(\v2\x17.hawser.control.v1.LostR\x04lost\":\n" +
+	"\x04Lost\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\"\xdf\x01\n" +
 	"\fHelloRequest\x12+\n" +
 	"\x04from\x18\x01 \x01(\v2\x17.hawser.control.v1.NodeR\x04from\x12\x14\n" +
 	"\x05proto\x18\x02 \x01(\rR\x05proto\x12\x18\n" +
@@ -976,46 +1044,48 @@ func file_engine_internal_control_pb_control_proto_rawDescGZIP() []byte {
 	return file_engine_internal_control_pb_control_proto_rawDescData
 }
 
-var file_engine_internal_control_pb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_engine_internal_control_pb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_engine_internal_control_pb_control_proto_goTypes = []any{
 	(*Error)(nil),            // 0: hawser.control.v1.Error
 	(*Node)(nil),             // 1: hawser.control.v1.Node
 	(*Attribute)(nil),        // 2: hawser.control.v1.Attribute
 	(*Transport)(nil),        // 3: hawser.control.v1.Transport
-	(*HelloRequest)(nil),     // 4: hawser.control.v1.HelloRequest
-	(*HelloReply)(nil),       // 5: hawser.control.v1.HelloReply
-	(*BootstrapRequest)(nil), // 6: hawser.control.v1.BootstrapRequest
-	(*BootstrapReply)(nil),   // 7: hawser.control.v1.BootstrapReply
-	(*ProbeRequest)(nil),     // 8: hawser.control.v1.ProbeRequest
-	(*ProbeReply)(nil),       // 9: hawser.control.v1.ProbeReply
-	(*ChangedRequest)(nil),   // 10: hawser.control.v1.ChangedRequest
-	(*ChangedReply)(nil),     // 11: hawser.control.v1.ChangedReply
-	(*GoodbyeRequest)(nil),   // 12: hawser.control.v1.GoodbyeRequest
-	(*GoodbyeReply)(nil),     // 13: hawser.control.v1.GoodbyeReply
+	(*Lost)(nil),             // 4: hawser.control.v1.Lost
+	(*HelloRequest)(nil),     // 5: hawser.control.v1.HelloRequest
+	(*HelloReply)(nil),       // 6: hawser.control.v1.HelloReply
+	(*BootstrapRequest)(nil), // 7: hawser.control.v1.BootstrapRequest
+	(*BootstrapReply)(nil),   // 8: hawser.control.v1.BootstrapReply
+	(*ProbeRequest)(nil),     // 9: hawser.control.v1.ProbeRequest
+	(*ProbeReply)(nil),       // 10: hawser.control.v1.ProbeReply
+	(*ChangedRequest)(nil),   // 11: hawser.control.v1.ChangedRequest
+	(*ChangedReply)(nil),     // 12: hawser.control.v1.ChangedReply
+	(*GoodbyeRequest)(nil),   // 13: hawser.control.v1.GoodbyeRequest
+	(*GoodbyeReply)(nil),     // 14: hawser.control.v1.GoodbyeReply
 }
 var file_engine_internal_control_pb_control_proto_depIdxs = []int32{
 	2,  // 0: hawser.control.v1.Transport.attributes:type_name -> hawser.control.v1.Attribute
-	1,  // 1: hawser.control.v1.HelloRequest.from:type_name -> hawser.control.v1.Node
-	3,  // 2: hawser.control.v1.HelloRequest.transports:type_name -> hawser.control.v1.Transport
-	1,  // 3: hawser.control.v1.HelloReply.node:type_name -> hawser.control.v1.Node
-	3,  // 4: hawser.control.v1.HelloReply.transports:type_name -> hawser.control.v1.Transport
-	1,  // 5: hawser.control.v1.ProbeReply.node:type_name -> hawser.control.v1.Node
-	3,  // 6: hawser.control.v1.ChangedRequest.transports:type_name -> hawser.control.v1.Transport
-	4,  // 7: hawser.control.v1.Control.Hello:input_type -> hawser.control.v1.HelloRequest
-	6,  // 8: hawser.control.v1.Control.Bootstrap:input_type -> hawser.control.v1.BootstrapRequest
-	8,  // 9: hawser.control.v1.Control.Probe:input_type -> hawser.control.v1.ProbeRequest
-	10, // 10: hawser.control.v1.Control.Changed:input_type -> hawser.control.v1.ChangedRequest
-	12, // 11: hawser.control.v1.Control.Goodbye:input_type -> hawser.control.v1.GoodbyeRequest
-	5,  // 12: hawser.control.v1.Control.Hello:output_type -> hawser.control.v1.HelloReply
-	7,  // 13: hawser.control.v1.Control.Bootstrap:output_type -> hawser.control.v1.BootstrapReply
-	9,  // 14: hawser.control.v1.Control.Probe:output_type -> hawser.control.v1.ProbeReply
-	11, // 15: hawser.control.v1.Control.Changed:output_type -> hawser.control.v1.ChangedReply
-	13, // 16: hawser.control.v1.Control.Goodbye:output_type -> hawser.control.v1.GoodbyeReply
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	4,  // 1: hawser.control.v1.Transport.lost:type_name -> hawser.control.v1.Lost
+	1,  // 2: hawser.control.v1.HelloRequest.from:type_name -> hawser.control.v1.Node
+	3,  // 3: hawser.control.v1.HelloRequest.transports:type_name -> hawser.control.v1.Transport
+	1,  // 4: hawser.control.v1.HelloReply.node:type_name -> hawser.control.v1.Node
+	3,  // 5: hawser.control.v1.HelloReply.transports:type_name -> hawser.control.v1.Transport
+	1,  // 6: hawser.control.v1.ProbeReply.node:type_name -> hawser.control.v1.Node
+	3,  // 7: hawser.control.v1.ChangedRequest.transports:type_name -> hawser.control.v1.Transport
+	5,  // 8: hawser.control.v1.Control.Hello:input_type -> hawser.control.v1.HelloRequest
+	7,  // 9: hawser.control.v1.Control.Bootstrap:input_type -> hawser.control.v1.BootstrapRequest
+	9,  // 10: hawser.control.v1.Control.Probe:input_type -> hawser.control.v1.ProbeRequest
+	11, // 11: hawser.control.v1.Control.Changed:input_type -> hawser.control.v1.ChangedRequest
+	13, // 12: hawser.control.v1.Control.Goodbye:input_type -> hawser.control.v1.GoodbyeRequest
+	6,  // 13: hawser.control.v1.Control.Hello:output_type -> hawser.control.v1.HelloReply
+	8,  // 14: hawser.control.v1.Control.Bootstrap:output_type -> hawser.control.v1.BootstrapReply
+	10, // 15: hawser.control.v1.Control.Probe:output_type -> hawser.control.v1.ProbeReply
+	12, // 16: hawser.control.v1.Control.Changed:output_type -> hawser.control.v1.ChangedReply
+	14, // 17: hawser.control.v1.Control.Goodbye:output_type -> hawser.control.v1.GoodbyeReply
+	13, // [13:18] is the sub-list for method output_type
+	8,  // [8:13] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_engine_internal_control_pb_control_proto_init() }
@@ -1029,7 +1099,7 @@ func file_engine_internal_control_pb_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_internal_control_pb_control_proto_rawDesc), len(file_engine_internal_control_pb_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

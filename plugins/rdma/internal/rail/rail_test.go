@@ -34,23 +34,28 @@ func TestChoose(t *testing.T) {
 		gids []verbs.GID
 		want Want
 		got  int // -1: an error
+		why  string
 	}{
-		{"IPv4 over RoCE v2, the first of them", table, Any, 3},
-		{"order does not matter", []verbs.GID{table[5], table[4], table[3], table[0]}, Any, 3},
-		{"v2 over v1, although link-local", table[:3], Any, 1},
-		{"global over link-local", []verbs.GID{table[1], table[4]}, Any, 4},
-		{"v1 if there is nothing else", table[:1], Any, 0},
-		{"by index", table, Want{Index: 2}, 2},
-		{"by index that is not there", table, Want{Index: 9}, -1},
-		{"by address", table, Want{Index: -1, Addr: netip.MustParseAddr("10.0.0.2")}, 5},
-		{"by address, v2 of it", table, Want{Index: -1, Addr: netip.MustParseAddr("::ffff:10.0.0.1")}, 3},
-		{"by address that is not there", table, Want{Index: -1, Addr: netip.MustParseAddr("10.0.0.9")}, -1},
-		{"an empty entry is none", []verbs.GID{{Index: 0, Addr: addr("::")}}, Any, -1},
-		{"no entries", nil, Any, -1},
+		{"IPv4 over RoCE v2, the first of them", table, Any, 3, "of 6: RoCE v2 over v1, global over link-local, IPv4 over IPv6, the first of equals"},
+		{"order does not matter", []verbs.GID{table[5], table[4], table[3], table[0]}, Any, 3, "of 4: RoCE v2 over v1, IPv4 over IPv6, the first of equals"},
+		{"v2 over v1, although link-local", table[:3], Any, 1, "of 3: RoCE v2 over v1"},
+		{"global over link-local", []verbs.GID{table[1], table[4]}, Any, 4, "of 2: global over link-local"},
+		{"v1 if there is nothing else", table[:1], Any, 0, "the only one"},
+		{"by index", table, Want{Index: 2}, 2, "as the settings say"},
+		{"by index that is not there", table, Want{Index: 9}, -1, ""},
+		{"by address", table, Want{Index: -1, Addr: netip.MustParseAddr("10.0.0.2")}, 5, "as the settings say"},
+		{"by address, v2 of it", table, Want{Index: -1, Addr: netip.MustParseAddr("::ffff:10.0.0.1")}, 3, "as the settings say"},
+		{"by address that is not there", table, Want{Index: -1, Addr: netip.MustParseAddr("10.0.0.9")}, -1, ""},
+		{"an empty entry is none", []verbs.GID{{Index: 0, Addr: addr("::")}}, Any, -1, ""},
+		{"an empty entry beats nobody", []verbs.GID{{Index: 0, Addr: addr("::")}, table[3]}, Any, 3, "the only one"},
+		{"no entries", nil, Any, -1, ""},
 	} {
 		g, err := Choose(c.gids, c.want)
 		if (err != nil) != (c.got < 0) || err == nil && g.Index != c.got {
 			t.Errorf("%s: %+v, %v; want index %d", c.name, g, err, c.got)
+		}
+		if err == nil && Why(c.gids, c.want, g) != c.why {
+			t.Errorf("%s: %s; want %s", c.name, Why(c.gids, c.want, g), c.why)
 		}
 	}
 }

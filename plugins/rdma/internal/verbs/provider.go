@@ -31,6 +31,9 @@ type MissingError struct {
 	What string // "libibverbs.so.1", "/dev/infiniband/uverbs0"
 	Do   string // "install libibverbs1"
 	Err  error
+	// Present is a device that this machine has all the same: then something
+	// is to be mended. Empty if there is nothing to use.
+	Present string
 }
 
 func (e *MissingError) Error() string {

@@ -98,15 +98,16 @@ func TestMissing(t *testing.T) {
 		files map[string]string
 		what  string
 		do    string
+		here  string
 	}{
-		{nil, "support in the kernel", "modprobe"},
-		{map[string]string{class + "rxe0/parent": ""}, "uverbs*, although there is rxe0", "ib_uverbs"},
-		{map[string]string{class + "rxe0/parent": "", "dev/infiniband/uverbs0": ""}, "driver for rxe0", "ibverbs-providers"},
+		{nil, "support in the kernel", "modprobe", ""},
+		{map[string]string{class + "rxe0/parent": ""}, "uverbs*, although there is rxe0", "ib_uverbs", "rxe0"},
+		{map[string]string{class + "rxe0/parent": "", "dev/infiniband/uverbs0": ""}, "driver for rxe0", "ibverbs-providers", "rxe0"},
 	} {
 		err := tree(t, c.files).missing()
 		var m *verbs.MissingError
-		if !errors.As(err, &m) || !strings.Contains(m.What, c.what) || !strings.Contains(m.Do, c.do) {
-			t.Errorf("%v: %v", c.files, err)
+		if !errors.As(err, &m) || !strings.Contains(m.What, c.what) || !strings.Contains(m.Do, c.do) || m.Present != c.here {
+			t.Errorf("%v: %v, %q is there", c.files, err, m.Present)
 		}
 	}
 	none := host{t.TempDir()}
@@ -144,8 +145,13 @@ func TestHere(t *testing.T) {
 		}
 	}
 
-	_, err = (&provider{file: "libibverbs-that-is-not.so.1"}).Devices()
-	if !errors.As(err, &m) || !strings.Contains(err.Error(), "libibverbs1") || !strings.Contains(err.Error(), "cannot open shared object") {
+	with := tree(t, map[string]string{class + "rxe0/parent": ""})
+	_, err = (&provider{file: "libibverbs-that-is-not.so.1", host: with}).Devices()
+	if !errors.As(err, &m) || m.Present != "rxe0" {
+		t.Errorf("without the library, with a device: %v", err)
+	}
+	_, err = (&provider{file: "libibverbs-that-is-not.so.1", host: host{t.TempDir()}}).Devices()
+	if !errors.As(err, &m) || m.Present != "" || !errors.As(err, &m) || !strings.Contains(err.Error(), "libibverbs1") || !strings.Contains(err.Error(), "cannot open shared object") {
 		t.Errorf("without the library: %v", err)
 	}
 }

@@ -23,21 +23,29 @@ func (h host) missing() error {
 			Err:  cause(err),
 		}
 	}
-	devices := names(class)
-	if len(devices) == 0 {
+	device := h.present()
+	if device == "" {
 		return nil
 	}
 	if nodes, _ := filepath.Glob(filepath.Join(h.root, "dev/infiniband/uverbs*")); len(nodes) == 0 {
 		return &verbs.MissingError{
-			What: fmt.Sprintf("%s, although there is %s", filepath.Join(h.root, "dev/infiniband/uverbs*"), devices[0]),
+			What: fmt.Sprintf("%s, although there is %s", filepath.Join(h.root, "dev/infiniband/uverbs*"), device),
 			Do:   "load ib_uverbs (modprobe ib_uverbs); in a container, give it the devices (--device=/dev/infiniband)",
-			Err:  os.ErrNotExist,
+			Err:  os.ErrNotExist, Present: device,
 		}
 	}
 	return &verbs.MissingError{
-		What: "libibverbs' driver for " + devices[0],
-		Do:   "install the drivers (Debian: ibverbs-providers) of the same version as libibverbs",
+		What: "libibverbs' driver for " + device,
+		Do:   "install the drivers (Debian: ibverbs-providers) of the same version as libibverbs", Present: device,
 	}
+}
+
+// present is the first device that the kernel has, "" if it has none.
+func (h host) present() string {
+	for _, name := range names(h.class("")) {
+		return name
+	}
+	return ""
 }
 
 // accessible says what keeps this process from a device's node.

@@ -42,7 +42,7 @@ func (p *provider) library() (*C.hw_lib, error) {
 		if p.lib = C.hw_load(file, &text); p.lib == nil {
 			p.err = &verbs.MissingError{
 				What: p.file, Do: "install libibverbs and its drivers (Debian: libibverbs1 ibverbs-providers)",
-				Err: errors.New(C.GoString(text)),
+				Err: errors.New(C.GoString(text)), Present: p.host.present(),
 			}
 			C.free(unsafe.Pointer(text))
 		}

@@ -83,7 +83,7 @@ func (f *fabric) register(o Options) error {
 			name := PortName{o.Host, d.Name, i + 1}
 			e := f.Ports[name.String()]
 			if e == nil {
-				e = &fabricPort{Name: name}
+				e = &fabricPort{Name: name, Down: p.Down}
 				f.Ports[name.String()] = e
 			}
 			e.LID = p.LID

@@ -1,6 +1,7 @@
 package simverbs
 
 import (
+	"fmt"
 	"syscall"
 	"unsafe"
 
@@ -74,6 +75,16 @@ func (p *pd) RegisterMemory(mem []byte, access verbs.Access) (verbs.MR, error) {
 	}
 	if len(d.mrs) >= d.n.config.Limits.MRs {
 		return nil, refuse(call, d.n.name, syscall.ENOMEM)
+	}
+	locked := len(mem)
+	for _, m := range d.mrs {
+		locked += len(m.mem)
+	}
+	if limit := d.n.config.Memlock; limit > 0 && locked > limit {
+		return nil, &verbs.MissingError{
+			What: fmt.Sprintf("locked memory for %d KiB: the simulated limit is %d KiB", len(mem)>>10, limit>>10),
+			Do:   "raise RLIMIT_MEMLOCK", Err: refuse(call, d.n.name, syscall.ENOMEM),
+		}
 	}
 	d.keys++
 	m := &mr{

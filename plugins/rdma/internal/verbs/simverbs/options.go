@@ -22,7 +22,8 @@ type Options struct {
 	Devices []Device
 	// FirstQP is the first queue pair number of each device, default 17.
 	FirstQP uint32 `json:",omitempty"`
-	// Missing is what Devices and Open fail with, as on a machine without the library.
+	// Missing is what Devices and Open fail with, as on a machine without the
+	// library; with Devices the kernel has them all the same.
 	Missing string `json:",omitempty"`
 }
 
@@ -36,6 +37,9 @@ type Device struct {
 	Limits verbs.Limits
 	// OpenError makes a device that is listed but cannot be opened.
 	OpenError verbs.Errno `json:",omitempty"`
+	// Memlock is how many bytes can be registered on the device, as under a
+	// limit of memory that may be locked. Zero: no limit.
+	Memlock int `json:",omitempty"`
 	// KeepsCompletions: RESET and destroy leave the completions that were not
 	// polled, as Soft-RoCE does; a number that is used again has late ones.
 	KeepsCompletions bool `json:",omitempty"`
@@ -56,6 +60,8 @@ type Port struct {
 	SMLID uint16    `json:",omitempty"`
 	Gbps  float64   `json:",omitempty"` // default 100
 	GIDs  []verbs.GID
+	// Down: the port is down from the start, until a [Controller] takes it up.
+	Down bool `json:",omitempty"`
 }
 
 // Load reads options from a JSON file.

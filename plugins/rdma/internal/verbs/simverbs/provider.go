@@ -172,7 +172,12 @@ func (p *Provider) missing() error {
 	if p.options.Missing == "" {
 		return nil
 	}
-	return &verbs.MissingError{What: p.options.Missing, Do: "ask the simulation for a host that has it", Err: os.ErrNotExist}
+	err := &verbs.MissingError{What: p.options.Missing, Do: "ask the simulation for a host that has it", Err: os.ErrNotExist}
+	for _, d := range p.options.Devices {
+		err.Present = d.Name
+		break
+	}
+	return err
 }
 
 // Inject makes a later call fail.

@@ -298,8 +298,14 @@ func (q *qp) startTimer() {
 	if q.rts.Timeout == 0 {
 		return
 	}
-	q.after(4096*time.Nanosecond<<q.rts.Timeout, func() {
-		if q.tries++; q.tries > q.rts.RetryCnt && !q.d.n.config.NoRetryLimit {
+	wait := 4096 * time.Nanosecond << q.rts.Timeout
+	due := time.Now().Add(wait)
+	q.after(wait, func() {
+		// Of a process that did not get to run the answer may lie in its socket.
+		if starved := time.Since(due) > max(wait/4, 10*time.Millisecond); !starved {
+			q.tries++
+		}
+		if q.tries > q.rts.RetryCnt && !q.d.n.config.NoRetryLimit {
 			q.die(verbs.RetryExceeded)
 			return
 		}
