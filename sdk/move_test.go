@@ -306,6 +306,7 @@ func TestRemoteRegionsCross(t *testing.T) {
 // caller just gives up.
 func TestReleasesEndInTime(t *testing.T) {
 	bothCarriers(t, func(t *testing.T, socket bool) {
+		t.Parallel()
 		m := newMoves(sdk.FeatureMove)
 		m.stuck = true
 		b := newBoundary(t, m, socket)
@@ -315,14 +316,17 @@ func TestReleasesEndInTime(t *testing.T) {
 				return b.Withdraw(ctx, sdk.Incarnation{1}, sdk.Capability{1})
 			},
 		} {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			if err := call(ctx); !errors.Is(err, sdk.Busy) || !strings.Contains(err.Error(), "3 ops are left") {
-				t.Errorf("%s: %v", name, err)
-			}
-			cancel()
-			if err := call(ctx); !errors.Is(err, sdk.Busy) || sdk.CodeOf(err) != sdk.Busy {
-				t.Errorf("%s, given up: %v", name, err)
-			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+				if err := call(ctx); !errors.Is(err, sdk.Busy) || !strings.Contains(err.Error(), "3 ops are left") {
+					t.Error(err)
+				}
+				cancel()
+				if err := call(ctx); sdk.CodeOf(err) != sdk.Busy {
+					t.Errorf("given up: %v", err)
+				}
+			})
 		}
 	})
 }

@@ -96,7 +96,7 @@ func inTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, end.Add(-min(time.Until(end)/10, 250*time.Millisecond)))
+	return context.WithDeadline(ctx, end.Add(-min(time.Until(end)/4, time.Second)))
 }
 
 func (s *server) mover() (Mover, error) {
