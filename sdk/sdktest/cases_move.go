@@ -142,6 +142,7 @@ func moveOutOfRange(r *rig) {
 func moveMalformed(r *rig) {
 	w, _, here, there := r.moving(5000)
 	good := op(sdk.Write, here, 0, there, 0, 100)
+	w.do(good, here, there)
 	with := func(edit func(o *sdk.Op)) []byte {
 		o := good
 		edit(&o)
