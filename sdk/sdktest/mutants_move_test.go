@@ -303,6 +303,7 @@ var moveMutants = []struct {
 			return nil
 		}})},
 	{"forgetting is deaf to its context", "move-deregister-under-load", "did not return", anyway(moveDefect{
+		options: func(o *FabricOptions) { o.Move.MaxOp, o.Move.Inflight = 1000, 1 },
 		deregister: func(m sdk.Mover, ctx context.Context, c sdk.Capability) error {
 			if ctx.Err() != nil {
 				time.Sleep(stuck)
