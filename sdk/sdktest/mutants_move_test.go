@@ -231,7 +231,7 @@ var moveMutants = []struct {
 				}
 			}
 		}})},
-	{"malformed ops are others", "move-malformed", "is done", last(func(_ sdk.Op, err error) bool { return err != nil })},
+	{"malformed ops are others", "move-malformed", "is done", last(func(o sdk.Op, err error) bool { return err != nil || o.Kind == sdk.Flush })},
 	{"an unknown region is the last one", "move-unknown-region", "an unknown region there is done", func() moveDefect {
 		var good sdk.Capability
 		return moveDefect{
