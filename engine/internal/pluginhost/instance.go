@@ -40,6 +40,7 @@ func (s *Supervisor) open(ctx context.Context, spec Spec) (*running, error) {
 	if in, ok := p.(*resident); ok {
 		r.inst.Ending = in.ending
 	}
+	r.inst.Gone = p.fenced()
 	r.inst.Description = p.transport().Describe()
 	err = checkDescription(r.inst.Description)
 	if err == nil && s.cur == nil {
@@ -148,6 +149,9 @@ func (s *Supervisor) keysFor(spec Spec, d sdk.Description) *sdk.Keys {
 func (s *Supervisor) up(r *running) {
 	if n, ok := r.inst.Transport.(sdk.Notifier); ok && r.inst.Description.Has(sdk.FeatureNotify) {
 		r.inst.Notifier = n
+	}
+	if m, ok := r.inst.Transport.(sdk.Mover); ok && r.inst.Description.Has(sdk.FeatureMove) {
+		r.inst.Mover = m
 	}
 	r.since = time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
