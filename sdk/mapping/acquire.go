@@ -12,12 +12,13 @@ import (
 // Acquire leases the mapping of a key for length bytes from offset on. If
 // there is none it is imported, once however many ask; who leaves because ctx
 // ends does not end the import. A failed import is the error of all who wait
-// for it, and the next Acquire tries again.
+// for it, and the next Acquire tries again. For a kind with an exclusive base it
+// first waits for the leases of the base's old mapping: hold none of them.
 //
 // [sdk.StaleCapability]: the key is not what was announced last of its place.
 // [sdk.InvalidArgument]: the range is not within the source's.
-// [sdk.Busy]: too many mappings, all of them in use; or, for a kind with an
-// exclusive base, the old mapping of the base is still held or stuck.
+// [sdk.Busy]: too many mappings, all of them in use; or the old mapping of an
+// exclusive base was still held when ctx ended, or is stuck.
 // [sdk.DeadlineExceeded]: ctx ended while the import was under way.
 func (c *Cache[M]) Acquire(ctx context.Context, k Key, offset, length uint64) (Lease[M], error) {
 	r, err := c.acquire(ctx, k, offset, length, nil)

@@ -252,7 +252,7 @@ func TestImportsContextEndsWhenItIsNotWanted(t *testing.T) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}, Options{})
-		s := newProvider(newDriver(), 1).publish(0x1000, fabric, true)
+		s := newProvider(1).publish(0x1000, fabric, true)
 		if err := c.Announce(s); err != nil {
 			t.Fatal(err)
 		}
@@ -263,10 +263,10 @@ func TestImportsContextEndsWhenItIsNotWanted(t *testing.T) {
 		if got := c.Stats(); got.Importing != 1 {
 			t.Fatalf("%+v: who leaves ends no import", got)
 		}
-		if err := c.Withdraw(t.Context(), s.Key); err != nil {
-			t.Fatal(err)
+		if err := c.Withdraw(within1h(t), s.Key); err != nil {
+			t.Error(err)
 		}
-		if err := c.Close(t.Context()); err != nil {
+		if err := c.Close(within1h(t)); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -378,19 +378,48 @@ func TestExclusiveBase(t *testing.T) {
 		if r.d.imports != 2 {
 			t.Fatalf("%d imports: one was opened beside the old one", r.d.imports)
 		}
+		// Who waits for what is replaced meanwhile learns it at once.
+		elsewhereHeld := r.acquire(t, elsewhere)
+		second, third := r.p.publish(0x2000, ipc, true), r.p.publish(0x2000, ipc, true)
+		r.announce(t, second)
+		stale := make(chan error)
+		go func() {
+			_, err := r.Acquire(within1h(t), second.Key, 0, 1)
+			stale <- err
+		}()
+		synctest.Wait()
+		r.announce(t, third)
+		wantCode(t, <-stale, sdk.StaleCapability, "was replaced")
+		go func() {
+			_, err := r.Acquire(within1h(t), third.Key, 0, 1)
+			stale <- err
+		}()
+		synctest.Wait()
+		r.Withdraw(ctx, third.Key)
+		wantCode(t, <-stale, sdk.StaleCapability, "nothing is announced")
+		elsewhereHeld.Release()
 		held.Release()
 		l := <-got
-		if l.Mapping().read() != r.p.content {
+		if l.Mapping().read() != next.Attributes["memory"][0] {
 			t.Fatal("old content")
 		}
 		// What the driver does not close keeps the base, and nobody waits.
 		r.d.refuse("release ipc", 1<<30)
-		r.announce(t, r.p.publish(0x1000, ipc, true))
-		l.Release()
+		last := r.p.publish(0x1000, ipc, true)
+		r.announce(t, last)
+		go func() {
+			_, err := r.Acquire(within1h(t), last.Key, 0, 1)
+			stale <- err
+		}()
 		synctest.Wait()
-		next.Capability[8]++
-		_, err = r.Acquire(t.Context(), next.Key, 0, 1)
+		l.Release()
+		wantCode(t, <-stale, sdk.Busy, `"ipc" has been refused`)
+		began := time.Now()
+		_, err = r.Acquire(within1h(t), last.Key, 0, 1)
 		wantCode(t, err, sdk.Busy, `"ipc" has been refused`)
+		if time.Since(began) > 0 {
+			t.Error("it waited")
+		}
 		r.d.refuse("", 0)
 	})
 }

@@ -14,7 +14,7 @@ import (
 // fails or panics. Import is called on a goroutine of its own, concurrently for
 // different mappings. Its context ends when the mapping is not wanted any more
 // (withdrawn, replaced, closed), not when those who asked for it leave; it
-// should return soon after. It does not change the source.
+// should return soon after. The source is its own copy.
 //
 // The error's code is kept; one without is [sdk.Refused].
 type Import[M any] func(ctx context.Context, s Source, c *Cleanup) (M, error)
@@ -22,8 +22,9 @@ type Import[M any] func(ctx context.Context, s Source, c *Cleanup) (M, error)
 // Options of a cache. The zero value means the defaults.
 type Options struct {
 	// MaxMappings bounds the mappings that exist: being imported, live, or not
-	// yet given back. Default 1024. Four times as many sources are kept; what
-	// was announced first and is not mapped is dropped for a new one.
+	// yet given back. Default 1024. Four times as many sources are kept: what
+	// was announced first and is not mapped is dropped for a new one, and has to
+	// be announced again.
 	MaxMappings int
 	// Idle is for how long a mapping stays without a lease, up to half as long
 	// again. Default 60 s; negative: for ever.
@@ -136,6 +137,7 @@ func (c *Cache[M]) Announce(s Source) error {
 		if v == replace {
 			c.retire(p.mapping, Replaced)
 			c.bury(*p.source, s)
+			c.wake()
 		}
 	}
 	s = s.clone()
@@ -179,6 +181,7 @@ func (c *Cache[M]) drop(p *spot[M], floor uint64) {
 	p.source = nil
 	c.sources--
 	c.tidy(at)
+	c.wake()
 }
 
 // tidy forgets a place of which nothing is known any more.

@@ -29,8 +29,9 @@
 //
 //   - Write an [Import] that adds each resource to the [Cleanup] as soon as it
 //     has it, and returns what a copy needs, such as an address.
-//   - Announce the source of each operation, or of each descriptor once; one
-//     that is known costs a comparison.
+//   - Announce what is about to be used, once per descriptor version. One that
+//     is known costs a comparison, under the cache's lock. With capabilities it
+//     is enough to announce when a lease is refused as stale, and ask again.
 //   - Each worker has a [Local]. It acquires, copies, and releases when the copy
 //     has ended, which is later than its submission.
 //   - When the provider withdraws a region, call [Cache.Withdraw] and answer once

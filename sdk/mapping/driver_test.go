@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -38,7 +39,6 @@ type driver struct {
 	held     map[string]int // resources by name: the import they are of
 	mapped   map[int]byte   // imports that can be read: the content
 	of       map[int]place
-	exports  map[place]byte // what handles whose bytes repeat mean now
 	ipcOpen  map[place]bool
 	mistakes []string
 }
@@ -46,7 +46,7 @@ type driver struct {
 func newDriver() *driver {
 	return &driver{
 		open: map[string]int{}, held: map[string]int{}, mapped: map[int]byte{}, of: map[int]place{},
-		exports: map[place]byte{}, ipcOpen: map[place]bool{},
+		ipcOpen: map[place]bool{},
 	}
 }
 
@@ -135,11 +135,8 @@ func (d *driver) importer(_ context.Context, s Source, c *Cleanup) (view, error)
 	d.mu.Lock()
 	d.imports++
 	id := d.imports
-	content := d.exports[s.place()]
 	d.mu.Unlock()
-	if s.Kind.UniqueHandles {
-		content = s.Handle[0]
-	}
+	content := s.Attributes["memory"][0]
 	v := view{d, id}
 	get := func(stage Stage, what string, after ...string) error {
 		if err := d.acquire(what, id); err != nil {
@@ -231,15 +228,14 @@ func (e *events) count(w What, c Cause) (n int) {
 
 // provider publishes ranges of 1000 bytes, of which each has a content of its own.
 type provider struct {
-	d       *driver
 	id      sdk.Incarnation
 	version uint64
 	content byte
 	caps    uint64
 }
 
-func newProvider(d *driver, n byte) *provider {
-	return &provider{d: d, id: sdk.Incarnation{n, 15: 1}, content: 100 * n}
+func newProvider(n byte) *provider {
+	return &provider{id: sdk.Incarnation{n, 15: 1}, content: 100 * n}
 }
 
 // publish allocates memory at base and returns what the descriptor says of it.
@@ -247,7 +243,10 @@ func (p *provider) publish(base uint64, k Kind, capability bool) Source {
 	p.version++
 	p.content++
 	p.caps++
-	s := Source{Key: Key{Provider: p.id, Base: base}, Length: 1000, Kind: k, Version: p.version, Handle: []byte{7}}
+	s := Source{
+		Key: Key{Provider: p.id, Base: base}, Length: 1000, Kind: k, Version: p.version,
+		Handle: []byte{7}, Attributes: sdk.Attributes{"memory": string([]byte{p.content})},
+	}
 	if k.UniqueHandles {
 		s.Handle = []byte{p.content}
 	}
@@ -255,9 +254,6 @@ func (p *provider) publish(base uint64, k Kind, capability bool) Source {
 		s.Capability = sdk.Capability{p.id[0]}
 		binary.LittleEndian.PutUint64(s.Capability[8:], p.caps)
 	}
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	p.d.exports[s.place()] = p.content
 	return s
 }
 
@@ -271,16 +267,25 @@ type rig struct {
 
 func newRig(t testing.TB, o Options) *rig {
 	r := &rig{d: newDriver(), e: &events{}}
-	r.p = newProvider(r.d, 1)
+	r.p = newProvider(1)
 	o.On = r.e.on
 	r.Cache = New(r.d.importer, o)
 	t.Cleanup(func() {
-		if err := r.Close(context.Background()); err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		if err := r.Close(ctx); err != nil {
 			t.Error(err)
 		}
 		r.d.check(t, true)
 	})
 	return r
+}
+
+// within1h is for what must not wait for ever: in fake time an hour is nothing.
+func within1h(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 func (r *rig) announce(t testing.TB, s Source) {
@@ -292,7 +297,7 @@ func (r *rig) announce(t testing.TB, s Source) {
 
 func (r *rig) acquire(t testing.TB, s Source) Lease[view] {
 	t.Helper()
-	l, err := r.Acquire(t.Context(), s.Key, 0, s.Length)
+	l, err := r.Acquire(within1h(t), s.Key, 0, s.Length)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func (m *imported[M]) held() (n uint64) {
 	return n
 }
 
-// look notes whether there are leases, or were any since the last look, and
+// look notes whether a lease was taken or released since the last look, and
 // returns how many there are.
 func (m *imported[M]) look(now time.Time) uint64 {
 	m.prune()
@@ -60,11 +60,10 @@ func (m *imported[M]) look(now time.Time) uint64 {
 	for _, r := range m.refs {
 		uses += r.taken.Load() + r.released.Load()
 	}
-	held := m.held()
-	if held > 0 || uses != m.uses {
+	if uses != m.uses {
 		m.uses, m.used = uses, now
 	}
-	return held
+	return m.held()
 }
 
 // prune drops the references of closed views; their counts stay.

@@ -41,18 +41,15 @@ func (l *Local[M]) Acquire(ctx context.Context, k Key, offset, length uint64) (L
 	return lease(r, l.slots.take()), nil
 }
 
-// take counts a lease if the mapping is live.
+// take counts a lease if the mapping is live. It counts first: whoever retires
+// the mapping sets its state first, so that one of the two sees the other.
 func (r *ref[M]) take() bool {
-	if r.of.state.Load() != live {
-		return false
-	}
 	r.taken.Add(1)
-	// Again: whoever retires the mapping now sees the count.
-	if r.of.state.Load() != live {
-		r.release()
-		return false
+	if r.of.state.Load() == live {
+		return true
 	}
-	return true
+	r.release()
+	return false
 }
 
 func lease[M any](r *ref[M], s *slot) Lease[M] {

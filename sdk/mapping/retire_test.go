@@ -12,43 +12,45 @@ import (
 )
 
 func TestLeasesAreReleasedOnce(t *testing.T) {
-	r := newRig(t, Options{})
-	s := r.p.publish(0x1000, fabric, true)
-	r.announce(t, s)
-	local := r.NewLocal()
-	defer local.Close()
-	for name, from := range map[string]func() (Lease[view], error){
-		"cache": func() (Lease[view], error) { return r.Acquire(t.Context(), s.Key, 0, 1) },
-		"local": func() (Lease[view], error) { return local.Acquire(t.Context(), s.Key, 0, 1) },
-	} {
-		a, err := from()
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Options{})
+		s := r.p.publish(0x1000, fabric, true)
+		r.announce(t, s)
+		local := r.NewLocal()
+		defer local.Close()
+		for name, from := range map[string]func() (Lease[view], error){
+			"cache": func() (Lease[view], error) { return r.Acquire(t.Context(), s.Key, 0, 1) },
+			"local": func() (Lease[view], error) { return local.Acquire(t.Context(), s.Key, 0, 1) },
+		} {
+			a, err := from()
+			if err != nil {
+				t.Fatal(err)
+			}
+			again := a
+			a.Release()
+			b, err := from() // may have the slot that a had
+			if err != nil {
+				t.Fatal(err)
+			}
+			again.Release()
+			a.Release()
+			if got := r.Stats(); got.Leases != 1 {
+				t.Fatalf("%s: %+v", name, got)
+			}
+			if (again.Mapping() != view{}) || (b.Mapping() == view{}) {
+				t.Errorf("%s: a released lease gives a mapping", name)
+			}
+			b.Release()
+			if got := r.Stats(); got.Leases != 0 {
+				t.Fatalf("%s: %+v", name, got)
+			}
 		}
-		again := a
-		a.Release()
-		b, err := from() // may have the slot that a had
-		if err != nil {
-			t.Fatal(err)
+		var none Lease[view]
+		none.Release()
+		if (none.Mapping() != view{}) {
+			t.Error("the zero lease gives a mapping")
 		}
-		again.Release()
-		a.Release()
-		if got := r.Stats(); got.Leases != 1 {
-			t.Fatalf("%s: %+v", name, got)
-		}
-		if (again.Mapping() != view{}) || (b.Mapping() == view{}) {
-			t.Errorf("%s: a released lease gives a mapping", name)
-		}
-		b.Release()
-		if got := r.Stats(); got.Leases != 0 {
-			t.Fatalf("%s: %+v", name, got)
-		}
-	}
-	var none Lease[view]
-	none.Release()
-	if (none.Mapping() != view{}) {
-		t.Error("the zero lease gives a mapping")
-	}
+	})
 }
 
 func TestWithdraw(t *testing.T) {
@@ -74,7 +76,7 @@ func TestWithdraw(t *testing.T) {
 				done := make(chan error, 2)
 				letGo := r.d.hold("release fd")
 				for range 2 { // a second call waits, too
-					go func() { done <- r.Withdraw(t.Context(), s.Key) }()
+					go func() { done <- r.Withdraw(within1h(t), s.Key) }()
 				}
 				a.Release()
 				synctest.Wait()
@@ -113,7 +115,7 @@ func TestWithdraw(t *testing.T) {
 func TestWithdrawOfWhatIsNotKnown(t *testing.T) {
 	r := newRig(t, Options{})
 	s := r.p.publish(0x1000, fabric, true)
-	if err := r.Withdraw(t.Context(), s.Key); err != nil {
+	if err := r.Withdraw(within1h(t), s.Key); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, r.Announce(s), sdk.StaleCapability, "too late")
@@ -135,7 +137,7 @@ func TestWithdrawOfWhatWasReplaced(t *testing.T) {
 		defer cancel()
 		wantCode(t, r.Withdraw(ctx, old.Key), sdk.Busy, "1 lease is held")
 		held.Release()
-		if err := r.Withdraw(t.Context(), old.Key); err != nil {
+		if err := r.Withdraw(within1h(t), old.Key); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.Stats(); got.Live != 1 || got.Retiring != 0 || r.e.count(Retired, "") != 1 {
@@ -148,7 +150,7 @@ func TestWithdrawOfWhatWasReplaced(t *testing.T) {
 func TestRetireProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Options{})
-		other := newProvider(r.d, 2)
+		other := newProvider(2)
 		var sources []Source
 		for n := range uint64(3) {
 			sources = append(sources, r.p.publish(n<<12, fabric, n > 0))
@@ -184,7 +186,7 @@ func TestRetireProvider(t *testing.T) {
 		r.announce(t, sources[1])
 		r.acquire(t, sources[1]).Release()
 		// Its successor has another life: the same addresses are other memory.
-		successor := newProvider(r.d, 3)
+		successor := newProvider(3)
 		s := successor.publish(1<<12, fabric, true)
 		s.Capability = sources[1].Capability // even so
 		r.announce(t, s)
@@ -284,7 +286,7 @@ func TestRefusedStepsAreTriedAgain(t *testing.T) {
 		if r.d.open["fd"] != 1 || r.d.open["handle"] != 1 || r.d.open["map"] != 0 {
 			t.Fatalf("%v: the later steps wait, the earlier one is done", r.d.open)
 		}
-		if err := r.Withdraw(t.Context(), s.Key); err != nil {
+		if err := r.Withdraw(within1h(t), s.Key); err != nil {
 			t.Fatal(err)
 		}
 		for i, want := 1, 100*time.Millisecond; i < len(tries); i++ {
@@ -297,6 +299,28 @@ func TestRefusedStepsAreTriedAgain(t *testing.T) {
 			t.Errorf("%d tries, %d refused, %d told", len(tries), r.d.fired, r.e.count(StepRefused, ""))
 		}
 		r.d.check(t, true)
+	})
+}
+
+func TestCleanupsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Options{})
+		for n := range uint64(3 * cleaners) {
+			s := r.p.publish(n<<12, fabric, true)
+			r.announce(t, s)
+			r.acquire(t, s).Release()
+		}
+		calls := r.d.calls
+		letGo := r.d.hold("release map")
+		r.RetireProvider(r.p.id)
+		synctest.Wait()
+		r.d.mu.Lock()
+		at := r.d.calls - calls
+		r.d.mu.Unlock()
+		if got := r.Stats(); at != cleaners || got.Retiring != 3*cleaners {
+			t.Errorf("%d at a time, %+v", at, got)
+		}
+		letGo()
 	})
 }
 
@@ -322,7 +346,7 @@ func TestErrorAtEachCall(t *testing.T) {
 						t.Error("wrong content")
 					}
 					l.Release()
-					if err := r.Withdraw(t.Context(), s.Key); err != nil {
+					if err := r.Withdraw(within1h(t), s.Key); err != nil {
 						t.Error(err)
 					}
 					r.d.check(t, true)
@@ -349,29 +373,34 @@ func TestClose(t *testing.T) {
 		r.announce(t, s)
 		r.announce(t, next)
 		r.acquire(t, next).Release()
+		replaced := r.p.publish(0x3000, posix, true)
+		r.announce(t, replaced)
+		old := r.acquire(t, replaced)
+		r.announce(t, r.p.publish(0x3000, posix, true))
 		l, err := local.Acquire(t.Context(), s.Key, 0, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		wantCode(t, r.Close(ctx), sdk.Busy, "close: 1 mappings are left; the oldest is mapping ")
+		wantCode(t, r.Close(ctx), sdk.Busy, "close: 2 mappings are left; the oldest is mapping ")
 		wantCode(t, r.Close(ctx), sdk.Busy, "1 lease is held")
 		closed := make(chan error, 2)
 		for range 2 {
 			go func() { closed <- r.Close(t.Context()) }()
 		}
 		synctest.Wait()
-		if l.Mapping().read() != r.p.content-1 {
+		if l.Mapping().read() != s.Attributes["memory"][0] {
 			t.Error("wrong content")
 		}
+		old.Release()
 		for range 2 { // while it closes, and afterwards
 			_, err = local.Acquire(t.Context(), s.Key, 0, 1)
 			wantCode(t, err, sdk.Closed, "")
 			_, err = r.Acquire(t.Context(), s.Key, 0, 1)
 			wantCode(t, err, sdk.Closed, "")
 			wantCode(t, r.Announce(s), sdk.Closed, "")
-			wantCode(t, r.Withdraw(t.Context(), s.Key), sdk.Closed, "")
+			wantCode(t, r.Withdraw(within1h(t), s.Key), sdk.Closed, "")
 			r.RetireProvider(r.p.id)
 			if l.Release(); len(closed) == 0 {
 				synctest.Wait()
@@ -383,7 +412,7 @@ func TestClose(t *testing.T) {
 			}
 		}
 		r.d.check(t, true)
-		if got := r.Stats(); got != (Stats{Totals: got.Totals}) || got.Totals.Retired != 2 || r.e.count(Retired, Closing) != 2 {
+		if got := r.Stats(); got != (Stats{Totals: got.Totals}) || got.Totals.Retired != 3 || r.e.count(Retired, Closing) != 2 || r.e.count(Retired, Replaced) != 1 {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -400,7 +429,7 @@ func TestHooksMayAskTheCache(t *testing.T) {
 			_, _ = c.Mappings(), c.Stats()
 			_ = c.Announce(Source{})
 		}})
-		s := newProvider(d, 1).publish(0x1000, fabric, true)
+		s := newProvider(1).publish(0x1000, fabric, true)
 		if err := c.Announce(s); err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func TestWithin(t *testing.T) {
 }
 
 func TestSourcesAreChecked(t *testing.T) {
-	good := newProvider(newDriver(), 1).publish(0x1000, fabric, true)
+	good := newProvider(1).publish(0x1000, fabric, true)
 	for _, c := range []struct {
 		name   string
 		change func(*Source)

@@ -1,6 +1,7 @@
 package mapping
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -94,7 +95,7 @@ func (c *Cache[M]) Mappings() []Info {
 	for m := range c.mappings {
 		all = append(all, m)
 	}
-	slices.SortFunc(all, func(a, b *imported[M]) int { return int(a.number) - int(b.number) })
+	slices.SortFunc(all, func(a, b *imported[M]) int { return cmp.Compare(a.number, b.number) })
 	list := make([]Info, len(all))
 	for i, m := range all {
 		list[i] = Info{
