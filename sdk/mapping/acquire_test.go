@@ -232,6 +232,7 @@ func TestInvalidationDuringAnImport(t *testing.T) {
 					wantCode(t, r.Close(ctx), sdk.Busy, "its import is still under way")
 				}
 				wantCode(t, <-waiter, want, "")
+				synctest.Wait()
 				if got := r.Stats(); got.Retiring != 1 {
 					t.Fatalf("%+v", got)
 				}
