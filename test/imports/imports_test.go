@@ -81,6 +81,9 @@ func fault(from, to string) string {
 	if goPlugin && under(from, "engine") && !under(from, "engine/internal/pluginhost") {
 		return "in engine only pluginhost touches go-plugin"
 	}
+	if under(from, "sdk/mapping") && !own(to) && strings.Contains(to, ".") {
+		return "sdk/mapping knows no driver: it may import only sdk and the standard library"
+	}
 	if under(from, "plugins") {
 		rest := strings.TrimPrefix(from, module+"/plugins/")
 		plugin, _, _ := strings.Cut(rest, "/")
@@ -116,6 +119,9 @@ func TestDependencyRuleFindsFaults(t *testing.T) {
 		if fault(module+"/"+c.from, module+"/"+c.to) == "" {
 			t.Errorf("%s importing %s passes", c.from, c.to)
 		}
+	}
+	if fault(module+"/sdk/mapping", "github.com/ebitengine/purego") == "" || fault(module+"/sdk/mapping", "sync/atomic") != "" {
+		t.Error("the rule for mappings is off")
 	}
 	if fault(module+"/engine", "github.com/hashicorp/go-plugin") == "" || fault(module+"/engine/internal/pluginhost", "github.com/hashicorp/go-plugin") != "" {
 		t.Error("the rule for go-plugin is off")
