@@ -184,6 +184,67 @@ func TestClosingGoesOn(t *testing.T) {
 	mustBeClean(t, d)
 }
 
+// TestReferences: what export and import retain is released at once; the
+// mapping holds the memory.
+func TestReferences(t *testing.T) {
+	o := oneGPU(t)
+	owner, user := startDriver(t, o), startDriver(t, o)
+	from, to := gpuOf(t, owner), gpuOf(t, user)
+	var a *cuda.Allocation
+	var e *cuda.Exported
+	var m *cuda.Mapping
+	do(t, from, func(c cuda.Context) (err error) {
+		if a, err = cuda.Allocate(c, size, cuda.PosixFD); err == nil {
+			e, err = cuda.Export(c, a.Base, size, cuda.PosixFD)
+		}
+		return err
+	})
+	do(t, to, func(c cuda.Context) (err error) { m, err = cuda.Import(c, e.Shared, true); return err })
+	if c := owner.Counts(); c.References != 1 || c.FDs != 1 {
+		t.Errorf("the exporter holds %+v", c)
+	}
+	if c := user.Counts(); c.References != 0 || c.Mappings != 1 {
+		t.Errorf("the importer holds %+v", c)
+	}
+	do(t, from, func(c cuda.Context) error { return errors.Join(e.Close(c), a.Close(c)) })
+	do(t, to, m.Close)
+	mustBeClean(t, owner)
+	mustBeClean(t, user)
+}
+
+// TestLyingProvider: an IPC handle of less memory than its provider says.
+func TestLyingProvider(t *testing.T) {
+	o := oneGPU(t)
+	owner, user := startDriver(t, o), startDriver(t, o)
+	from, to := gpuOf(t, owner), gpuOf(t, user)
+	for _, kind := range []cuda.Kind{cuda.PosixFD, cuda.Fabric, cuda.IPC} {
+		do(t, from, func(c cuda.Context) error {
+			a, err := cuda.Allocate(c, size, kind)
+			if err != nil {
+				return err
+			}
+			e, err := cuda.Export(c, a.Base, size, kind)
+			if err != nil {
+				return err
+			}
+			e.Size *= 2
+			err = to.Do(func(c cuda.Context) error {
+				m, err := cuda.Import(c, e.Shared, true)
+				if m != nil {
+					return errors.New("there is a mapping")
+				}
+				return err
+			})
+			if !errors.Is(err, cuda.InvalidValue) {
+				t.Errorf("%s: %v", kind, err)
+			}
+			return errors.Join(e.Close(c), a.Close(c))
+		})
+		mustBeClean(t, user)
+		mustBeClean(t, owner)
+	}
+}
+
 // TestKinds: what a machine does not grant is tried and passed over.
 func TestKinds(t *testing.T) {
 	for _, e := range []struct {
