@@ -38,7 +38,6 @@ func testWrongOrders(b *bench) {
 			c.Map(p, 2*unit, h),
 			refuses("mapping twice", c.Map(p, 2*unit, h)),
 			c.Release(h),
-			refuses("a copy without access", c.Set(p, 1, unit, b.s)),
 			c.SetAccess(p, 2*unit, true),
 			refuses("freeing addresses that are mapped", c.FreeAddress(p, 2*unit)),
 			refuses("unmapping another range", c.Unmap(p+cuda.Ptr(unit), 2*unit)),
@@ -69,9 +68,6 @@ func testGone(b *bench) {
 		_, retain := c.Retain(gone.Base)
 		_, exported := cuda.Export(c, gone.Base, 1, cuda.PosixFD, cuda.IPC)
 		return errors.Join(
-			refuses("a copy from memory that is gone", c.Copy(there.Base, gone.Base, 4096, b.s)),
-			refuses("a copy to memory that is gone", c.Copy(gone.Base, there.Base, 4096, b.s)),
-			refuses("a copy beyond the memory's end", c.Copy(there.Base+size-100, there.Base, 4096, b.s)),
 			refuses("a pointer to memory that is gone", pointer),
 			refuses("retaining memory that is gone", retain),
 			refuses("exporting memory that is gone", exported),
@@ -125,10 +121,10 @@ func testPointers(b *bench) {
 			return err
 		}
 		i, err := c.Pointer(a.Base + 4096)
-		if err == nil && (i.Base != a.Base || i.Size != size || i.Kinds != cuda.IPC) {
+		if err == nil && (i.Base != a.Base || i.Size != size || i.Kinds&cuda.IPC == 0) {
 			err = fmt.Errorf("%+v is at %#x + 4096", i, uint64(a.Base))
 		}
-		e, err2 := cuda.Export(c, a.Base+4096, 1000, cuda.Fabric, cuda.PosixFD, cuda.IPC)
+		e, err2 := cuda.Export(c, a.Base+4096, 1000, cuda.IPC)
 		if err2 == nil && (e.Kind != cuda.IPC || e.Offset != 4096 || e.Size != size) {
 			err2 = fmt.Errorf("exported as %s, offset %d of %d", e.Kind, e.Offset, e.Size)
 		}
@@ -183,7 +179,6 @@ func testNowhere(b *bench) {
 			{Kind: cuda.PosixFD, FD: 1 << 20, Size: size},
 			{Kind: cuda.PosixFD, FD: int(null.Fd()), Size: size},
 			{Kind: cuda.Fabric, Size: size},
-			{Kind: cuda.IPC, Size: size},
 			{Kind: cuda.PosixFD | cuda.Fabric, Size: size},
 			{Kind: cuda.PosixFD, FD: int(null.Fd())},
 		} {
@@ -196,10 +191,7 @@ func testNowhere(b *bench) {
 			}
 			err = errors.Join(err, refuses(fmt.Sprintf("importing %s, %d bytes", s.Kind, s.Size), refused))
 		}
-		var h cuda.EventHandle
-		rand.Read(h[:])
-		_, event := c.OpenEvent(h)
-		return errors.Join(err, refuses("opening no event", event), warm(c, b.s))
+		return errors.Join(err, warm(c, b.s))
 	})
 }
 

@@ -39,7 +39,8 @@ func StartPeer(t *testing.T, env ...string) *Peer {
 	theirs := os.NewFile(uintptr(pair[1]), "peer")
 	defer theirs.Close()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(append(os.Environ(), asPeer+"=1"), env...)
+	// The race detector sleeps a second before each exit if it is not told.
+	cmd.Env = append(append(os.Environ(), asPeer+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE")), env...)
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{theirs}
 	if err := cmd.Start(); err != nil {
 		unix.Close(pair[0])
@@ -71,7 +72,7 @@ func (p *Peer) Kill() {
 // request is an order to a peer.
 type request struct {
 	Op          string
-	ID          int // of the peer's memory
+	ID          int // of the peer's memory, or of a hazard
 	Ordinal     int
 	Kind        cuda.Kind
 	Size        uint64
@@ -87,6 +88,8 @@ type answer struct {
 	Shared cuda.Shared
 	Event  cuda.EventHandle
 	Bytes  []byte
+	// Refusal is what the driver said to a hazard.
+	Refusal string
 }
 
 const largest = 1 << 16
@@ -201,8 +204,11 @@ func Serve(d cuda.Driver) error {
 }
 
 func (s *server) serve(r request) (a answer, err error) {
-	if r.Op == "provide" {
+	switch r.Op {
+	case "provide":
 		return s.provide(r)
+	case "risk":
+		return s.risk(r)
 	}
 	mem := s.mems[r.ID]
 	if mem == nil {
@@ -244,20 +250,42 @@ func (s *server) serve(r request) (a answer, err error) {
 	return a, err
 }
 
+// open opens a device, with a stream, once.
+func (s *server) open(ordinal int) (cuda.Device, error) {
+	if dev := s.opened[ordinal]; dev != nil {
+		return dev, nil
+	}
+	dev, err := s.driver.Open(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	s.opened[ordinal] = dev
+	return dev, dev.Do(func(c cuda.Context) (err error) {
+		s.stream[ordinal], err = c.CreateStream()
+		return err
+	})
+}
+
+func (s *server) risk(r request) (a answer, err error) {
+	dev, err := s.open(r.Ordinal)
+	if err != nil {
+		return a, err
+	}
+	err = dev.Do(func(c cuda.Context) error {
+		refusal, err := risk(c, s.stream[r.Ordinal], r.ID)
+		if refusal != nil {
+			a.Refusal = refusal.Error()
+		}
+		return err
+	})
+	return a, err
+}
+
 // provide allocates, fills and exports memory.
 func (s *server) provide(r request) (a answer, err error) {
-	dev := s.opened[r.Ordinal]
-	if dev == nil {
-		if dev, err = s.driver.Open(r.Ordinal); err != nil {
-			return a, err
-		}
-		s.opened[r.Ordinal] = dev
-		if err := dev.Do(func(c cuda.Context) (err error) {
-			s.stream[r.Ordinal], err = c.CreateStream()
-			return err
-		}); err != nil {
-			return a, err
-		}
+	dev, err := s.open(r.Ordinal)
+	if err != nil {
+		return a, err
 	}
 	err = dev.Do(func(c cuda.Context) error {
 		mem, err := cuda.Allocate(c, r.Size, r.Kind)

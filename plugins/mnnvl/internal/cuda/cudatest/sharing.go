@@ -175,7 +175,7 @@ func testReplaced(b *bench, kind cuda.Kind) {
 	for i := range 5 {
 		a := p.do(request{Op: "provide", Kind: kind, Size: size, Value: byte(i + 1)})
 		b.do(func(c cuda.Context) error {
-			m, err := b.imported(c, a, false)
+			m, err := b.imported(c, a, true)
 			if err != nil {
 				return err
 			}
@@ -218,7 +218,7 @@ func testOtherEvent(b *bench) {
 	p := b.Peer(b.T)
 	a := p.do(request{Op: "provide", Kind: cuda.PosixFD, Size: size, Value: 1})
 	b.do(func(c cuda.Context) error {
-		m, err := b.imported(c, a, false)
+		m, err := b.imported(c, a, true)
 		if err != nil {
 			return err
 		}

@@ -72,6 +72,7 @@ var table = []struct {
 	{"pointers", testPointers},
 	{"several allocations in a range", testSeveral},
 	{"handles that lead nowhere", testNowhere},
+	{"hazards", testHazards},
 	{"closed device", testClosed},
 	{"event of another process", testOtherEvent},
 }

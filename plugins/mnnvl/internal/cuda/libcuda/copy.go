@@ -24,15 +24,20 @@ type hostRange struct {
 	size uint64
 }
 
-func (h *hosts) has(p cuda.Ptr, n uint64) bool {
+// within reports whether a range lies within registered memory. It is an error
+// if a part of it does.
+func (h *hosts) within(p cuda.Ptr, n uint64) (bool, error) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	for _, r := range h.ranges {
-		if p >= r.base && n <= r.size && uint64(p-r.base) <= r.size-n {
-			return true
+		switch {
+		case p >= r.base && n <= r.size && uint64(p-r.base) <= r.size-n:
+			return true, nil
+		case p < r.base+cuda.Ptr(r.size) && r.base < p+cuda.Ptr(n):
+			return false, check(code(cuda.InvalidValue), "cuMemcpyAsync", "%d bytes at %#x, which are host memory in part", n, uint64(p))
 		}
 	}
-	return false
+	return false, nil
 }
 
 func (h *hosts) add(r hostRange) {
@@ -73,8 +78,16 @@ func (c *context) UnregisterHost(mem []byte) error {
 
 // Copy implements [cuda.Context].
 func (c *context) Copy(dst, src cuda.Ptr, n uint64, s cuda.Stream) error {
+	from, err := c.hosts.within(src, n)
+	if err != nil {
+		return err
+	}
+	to, err := c.hosts.within(dst, n)
+	if err != nil {
+		return err
+	}
 	call, name := c.lib.CopyD2D, "cuMemcpyDtoDAsync"
-	switch from, to := c.hosts.has(src, n), c.hosts.has(dst, n); {
+	switch {
 	case from && to:
 		return check(code(cuda.InvalidValue), "cuMemcpyAsync", "host memory to host memory")
 	case from:

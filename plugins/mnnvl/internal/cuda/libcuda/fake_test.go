@@ -4,6 +4,7 @@ package libcuda
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -158,12 +159,22 @@ func TestCalls(t *testing.T) {
 		{func(c cuda.Context) error { return c.SetAccess(0x7f0000000000, 3<<32, false) }, "access 7f0000000000 12884901888 where 1 id 11 flags 1 count 1"},
 		{func(c cuda.Context) error { p, err := c.OpenIPC(as(cuda.IPC)); return is(err, p, 0x7d0000000000) }, "open 1 flags 1"},
 		{func(c cuda.Context) error { e, err := c.OpenEvent(shared.Bytes); return is(err, e, 0xee) }, "open 1 flags 0"},
-		{func(c cuda.Context) error { return c.RegisterHost(mem[:64], true) }, "register 64 9"},
+		{func(c cuda.Context) error { return c.RegisterHost(mem[5000:5064], true) }, "register 64 9"},
 		{register, "register 4096 1"},
 		{func(c cuda.Context) error { return c.Copy(0x7f0000000000, cuda.Host(mem)+96, 4000, 0x51) }, "h2d 4000 stream 51"},
 		{func(c cuda.Context) error { return c.Copy(cuda.Host(mem), 0x7f0000000000, 4096, 0x51) }, "d2h 4096 stream 51"},
-		{func(c cuda.Context) error { return c.Copy(0x7f0000000000, cuda.Host(mem)+96, 4001, 0x51) }, "d2d 4001 stream 51"},
-		{func(c cuda.Context) error { return c.UnregisterHost(mem[:4096]) }, "d2d 4001 stream 51"},
+		{func(c cuda.Context) error {
+			for _, err := range []error{ // in part, both
+				c.Copy(0x7f0000000000, cuda.Host(mem)+96, 4001, 0x51), c.Copy(cuda.Host(mem)+96, 0x7f0000000000, 4001, 0x51),
+				c.Copy(cuda.Host(mem), cuda.Host(mem)+96, 1, 0x51),
+			} {
+				if !errors.Is(err, cuda.InvalidValue) {
+					return fmt.Errorf("not refused: %w", err)
+				}
+			}
+			return nil
+		}, "d2h 4096 stream 51"},
+		{func(c cuda.Context) error { return c.UnregisterHost(mem[:4096]) }, "d2h 4096 stream 51"},
 		{func(c cuda.Context) error { return c.Copy(0x7f0000000000, cuda.Host(mem)+96, 4000, 0x51) }, "d2d 4000 stream 51"},
 		{func(c cuda.Context) error { return c.Set(0x7f0000000000, 0xab, 3<<32, 0x51) }, "set ab 12884901888 stream 51"},
 		{func(c cuda.Context) error { s, err := c.CreateStream(); return is(err, s, 0x51) }, "stream 1"},

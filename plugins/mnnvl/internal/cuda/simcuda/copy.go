@@ -23,7 +23,7 @@ func (c *context) find(p cuda.Ptr, n uint64, write bool) ([]piece, error) {
 	for at := uint64(p); n > 0; {
 		m := c.anyAt(at)
 		if m == nil || !m.access[c.gpu].read || write && !m.access[c.gpu].write {
-			return nil, fmt.Errorf("GPU %d has no access to %#x", c.gpu.ordinal, at)
+			return nil, fmt.Errorf("memory at %#x, which GPU %d cannot access so", at, c.gpu.ordinal)
 		}
 		k := min(n, m.size-(at-m.base))
 		pieces = append(pieces, piece{m, at - m.base, k})
@@ -59,7 +59,7 @@ func (c *context) Copy(dst, src cuda.Ptr, n uint64, s cuda.Stream) error {
 	defer c.leave()
 	from, err := c.find(src, n, false)
 	if err == nil && len(from) > 0 && from[0].m.host != nil && c.isHost(dst) {
-		err = fmt.Errorf("both addresses are host memory")
+		err = fmt.Errorf("host memory to host memory")
 	}
 	if err != nil {
 		return refuse(call, err.Error(), cuda.InvalidValue)

@@ -266,6 +266,7 @@ func (d *Driver) abandon(g *gpu) {
 	for n, s := range d.streams {
 		if s.gpu == g {
 			delete(d.streams, n)
+			s.gpu = &gpu{lost: g.lost} // what is in flight concerns nobody
 			s.end()
 		}
 	}

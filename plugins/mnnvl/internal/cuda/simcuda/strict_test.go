@@ -184,6 +184,43 @@ func TestClosingGoesOn(t *testing.T) {
 	mustBeClean(t, d)
 }
 
+// TestTwice: what was given back is not given back again.
+func TestTwice(t *testing.T) {
+	d := startDriver(t, oneGPU(t))
+	do(t, gpuOf(t, d), func(c cuda.Context) error {
+		h, err := c.Create(size, 0)
+		if err != nil {
+			return err
+		}
+		p, err := c.Alloc(size)
+		if err != nil {
+			return err
+		}
+		s, err := c.CreateStream()
+		if err != nil {
+			return err
+		}
+		e, err := c.CreateEvent(false)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(c.Release(h), c.Free(p), c.DestroyStream(s), c.DestroyEvent(e)); err != nil {
+			return err
+		}
+		for _, err := range []error{
+			c.Release(h), c.Free(p), c.DestroyStream(s), c.DestroyEvent(e), c.CloseIPC(p),
+			c.Set(p, 1, 1, s), c.Record(e, s), c.Map(p, size, h), c.FreeAddress(p, size),
+		} {
+			var r cuda.Result
+			if !errors.As(err, &r) {
+				t.Errorf("not refused: %v", err)
+			}
+		}
+		return nil
+	})
+	mustBeClean(t, d)
+}
+
 // TestReferences: what export and import retain is released at once; the
 // mapping holds the memory.
 func TestReferences(t *testing.T) {

@@ -74,20 +74,15 @@ func startPeer(t *testing.T, o Options) *cudatest.Peer {
 	return cudatest.StartPeer(t, optionsFile+"="+file)
 }
 
+// TestTable runs with the memory of other processes on another device; the other
+// tests are of one.
 func TestTable(t *testing.T) {
-	for name, devices := range map[string][]Device{
-		"one device":  {{Fabric: FabricWorks}},
-		"two devices": {{Fabric: FabricWorks}, {Fabric: FabricWorks}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cudatest.Run(t, func(t *testing.T) cudatest.Rig {
-				o := Options{Dir: t.TempDir(), Devices: devices}
-				d := startDriver(t, o)
-				return cudatest.Rig{
-					Driver: d, Peer: func(t *testing.T) *cudatest.Peer { return startPeer(t, o) },
-					Clean: func() error { return clean(d) }, Traits: cudatest.Traits{SameAddress: true},
-				}
-			})
-		})
-	}
+	cudatest.Run(t, func(t *testing.T) cudatest.Rig {
+		o := Options{Dir: t.TempDir(), Devices: []Device{{Fabric: FabricWorks}, {Fabric: FabricWorks}}}
+		d := startDriver(t, o)
+		return cudatest.Rig{
+			Driver: d, Peer: func(t *testing.T) *cudatest.Peer { return startPeer(t, o) },
+			Clean: func() error { return clean(d) }, Traits: cudatest.Traits{SameAddress: true},
+		}
+	})
 }
