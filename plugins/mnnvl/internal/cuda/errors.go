@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // ErrClosed is what a closed device answers.
@@ -81,13 +82,16 @@ const (
 	Unknown              Result = 999
 )
 
+// lost is what to do about a result that costs the context.
+const lost = "the context is lost: the process has to end"
+
 // results names them, and the others that a GPU's fault may answer, and says
 // what to do where somebody can do something.
 var results = map[Result]struct{ name, do string }{
 	InvalidValue:         {"INVALID_VALUE", ""},
 	OutOfMemory:          {"OUT_OF_MEMORY", "free memory on the GPU, or register less"},
 	NotInitialized:       {"NOT_INITIALIZED", ""},
-	Deinitialized:        {"DEINITIALIZED", ""},
+	Deinitialized:        {"DEINITIALIZED", lost},
 	DeviceUnavailable:    {"DEVICE_UNAVAILABLE", "another process has the GPU for itself: set its compute mode to default (nvidia-smi -c DEFAULT)"},
 	NoDevice:             {"NO_DEVICE", "give this process a GPU (CUDA_VISIBLE_DEVICES; --gpus for a container)"},
 	InvalidDevice:        {"INVALID_DEVICE", ""},
@@ -96,21 +100,28 @@ var results = map[Result]struct{ name, do string }{
 	AlreadyMapped:        {"ALREADY_MAPPED", ""},
 	NotMapped:            {"NOT_MAPPED", ""},
 	209:                  {"NO_BINARY_FOR_GPU", ""},
-	214:                  {"ECC_UNCORRECTABLE", "the GPU's memory has failed: reset or replace it"},
+	214:                  {"ECC_UNCORRECTABLE", lost + "; the GPU's memory has failed"},
 	PeerUnsupported:      {"PEER_ACCESS_UNSUPPORTED", "the two GPUs do not reach each other: see nvidia-smi topo -p2p n"},
 	InvalidPTX:           {"INVALID_PTX", ""},
-	220:                  {"NVLINK_UNCORRECTABLE", "an NVLink has failed: see nvidia-smi nvlink -e"},
+	220:                  {"NVLINK_UNCORRECTABLE", lost + "; an NVLink has failed (nvidia-smi nvlink -e)"},
 	222:                  {"UNSUPPORTED_PTX_VERSION", ""},
 	OperatingSystem:      {"OPERATING_SYSTEM", "the limits of open files or locked memory may be too low (ulimit -n, -l)"},
 	InvalidHandle:        {"INVALID_HANDLE", ""},
 	401:                  {"ILLEGAL_STATE", ""},
 	500:                  {"NOT_FOUND", "the driver is too old"},
 	NotReady:             {"NOT_READY", ""},
-	IllegalAddress:       {"ILLEGAL_ADDRESS", "the context is lost: the process has to end"},
+	IllegalAddress:       {"ILLEGAL_ADDRESS", lost},
+	702:                  {"LAUNCH_TIMEOUT", lost},
 	704:                  {"PEER_ACCESS_ALREADY_ENABLED", ""},
 	AlreadyRegistered:    {"HOST_MEMORY_ALREADY_REGISTERED", ""},
 	NotRegistered:        {"HOST_MEMORY_NOT_REGISTERED", ""},
-	LaunchFailed:         {"LAUNCH_FAILED", "the context is lost: the process has to end"},
+	710:                  {"ASSERT", lost},
+	714:                  {"HARDWARE_STACK_ERROR", lost},
+	715:                  {"ILLEGAL_INSTRUCTION", lost},
+	716:                  {"MISALIGNED_ADDRESS", lost},
+	717:                  {"INVALID_ADDRESS_SPACE", lost},
+	718:                  {"INVALID_PC", lost},
+	LaunchFailed:         {"LAUNCH_FAILED", lost},
 	NotPermitted:         {"NOT_PERMITTED", "fabric handles need an IMEX channel that an administrator grants this process"},
 	NotSupported:         {"NOT_SUPPORTED", ""},
 	SystemNotReady:       {"SYSTEM_NOT_READY", "start the machine's fabric manager"},
@@ -132,14 +143,7 @@ func (r Result) do() string { return results[r].do }
 // fails, and only the end of the process gives the GPU's resources back.
 func IsLost(err error) bool {
 	var r Result
-	if !errors.As(err, &r) {
-		return false
-	}
-	switch r {
-	case IllegalAddress, LaunchFailed, Deinitialized, 214, 220, 714, 715, 716, 717, 718:
-		return true
-	}
-	return false
+	return errors.As(err, &r) && strings.HasPrefix(r.do(), lost)
 }
 
 // Taken is the error of opening a device that another process has for itself.

@@ -5,7 +5,6 @@ package cudatest
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -225,29 +224,22 @@ func testOtherEvent(b *bench) {
 		// Once for what the first time takes.
 		p.do(request{Op: "produce", ID: a.ID, Value: 1, Nanoseconds: 1})
 		p.do(request{Op: "produced", ID: a.ID})
-		err = withHost(c, size, func(mem []byte) error {
-			h := p.do(request{Op: "produce", ID: a.ID, Value: 2, Nanoseconds: uint64(500 * time.Millisecond)}).Event
-			e, err := c.OpenEvent(h)
-			if err != nil {
-				return err
-			}
-			early := errors.Join(c.Copy(cuda.Host(mem), m.Base, size, b.s), c.SyncStream(b.s))
-			if early == nil {
-				early = uniform(mem, 1)
-			}
-			if done, err := c.QueryEvent(e); done || err != nil {
-				return fmt.Errorf("the producer was done before the copy that overtakes it: %v", err)
-			}
-			err = errors.Join(early, c.Wait(b.s, e), c.Copy(cuda.Host(mem), m.Base, size, b.s))
-			if idle, _ := c.QueryStream(b.s); idle {
-				err = errors.Join(err, errors.New("the copy did not wait"))
-			}
-			if err := errors.Join(err, c.SyncStream(b.s)); err != nil {
-				return err
-			}
-			return errors.Join(uniform(mem, 2), c.DestroyEvent(e))
+		err = b.copier(c, m.Base, func(copied func(byte) error) error {
+			return inFlight(func(nanoseconds uint64) error {
+				p.do(request{Op: "fill", ID: a.ID, Value: 1})
+				h := p.do(request{Op: "produce", ID: a.ID, Value: 2, Nanoseconds: nanoseconds}).Event
+				defer p.do(request{Op: "produced", ID: a.ID})
+				e, err := c.OpenEvent(h)
+				if err != nil {
+					return err
+				}
+				early := copied(1)
+				if done, err := c.QueryEvent(e); done || err != nil {
+					return errors.Join(errDone, err, c.DestroyEvent(e))
+				}
+				return errors.Join(early, c.Wait(b.s, e), copied(2), c.DestroyEvent(e))
+			})
 		})
 		return errors.Join(err, m.Close(c))
 	})
-	p.do(request{Op: "produced", ID: a.ID})
 }

@@ -311,15 +311,26 @@ func testOrder(b *bench) {
 	})
 }
 
-// busy keeps a stream busy for long enough that the calls after it come while
-// it is.
-func busy(c cuda.Context, s cuda.Stream) error {
-	return c.(cuda.Busier).Busy(uint64(300*time.Millisecond), s)
+// errDone is a producer that was done before this process came to look.
+var errDone = errors.New("the work was done before it could be seen in flight")
+
+// inFlight runs do with work that takes long enough to be seen in flight, for
+// longer each time that it was not.
+func inFlight(do func(nanoseconds uint64) error) error {
+	for busy := 200 * time.Millisecond; ; busy *= 2 {
+		if err := do(uint64(busy)); !errors.Is(err, errDone) || busy > soon {
+			return err
+		}
+	}
+}
+
+func busy(c cuda.Context, nanoseconds uint64, s cuda.Stream) error {
+	return c.(cuda.Busier).Busy(nanoseconds, s)
 }
 
 // warm runs the busy kernel once: its first launch waits for its translation.
 func warm(c cuda.Context, s cuda.Stream) error {
-	return errors.Join(c.(cuda.Busier).Busy(1, s), c.SyncStream(s))
+	return errors.Join(busy(c, 1, s), c.SyncStream(s))
 }
 
 func testEvents(b *bench) {
@@ -331,26 +342,40 @@ func testEvents(b *bench) {
 		if done, err := c.QueryEvent(e); !done || err != nil {
 			return fmt.Errorf("an event that was never recorded answers %v, %v", done, err)
 		}
-		if err := errors.Join(warm(c, b.s), busy(c, b.s), c.Record(e, b.s)); err != nil {
-			return err
-		}
-		event, err1 := c.QueryEvent(e)
-		stream, err2 := c.QueryStream(b.s)
-		if err := errors.Join(err1, err2); event || stream || err != nil {
-			return fmt.Errorf("while the stream is busy its event answers %v and itself %v: %v", event, stream, err)
-		}
-		if err := c.SyncEvent(e); err != nil {
-			return err
-		}
-		event, err1 = c.QueryEvent(e)
-		if err := errors.Join(err1, c.SyncStream(b.s)); !event || err != nil {
-			return fmt.Errorf("after its work the event answers %v: %v", event, err)
-		}
-		stream, err2 = c.QueryStream(b.s)
-		if !stream || err2 != nil {
-			return fmt.Errorf("after its work the stream answers %v, %v", stream, err2)
-		}
-		return c.DestroyEvent(e)
+		err = errors.Join(warm(c, b.s), inFlight(func(nanoseconds uint64) error {
+			if err := errors.Join(busy(c, nanoseconds, b.s), c.Record(e, b.s)); err != nil {
+				return err
+			}
+			event, err1 := c.QueryEvent(e)
+			stream, err2 := c.QueryStream(b.s)
+			if err := errors.Join(err1, err2); event || stream || err != nil {
+				return errors.Join(errDone, err)
+			}
+			if err := c.SyncEvent(e); err != nil {
+				return err
+			}
+			event, err1 = c.QueryEvent(e)
+			err1 = errors.Join(err1, c.SyncStream(b.s))
+			stream, err2 = c.QueryStream(b.s)
+			if err := errors.Join(err1, err2); !event || !stream || err != nil {
+				return fmt.Errorf("after its work the event answers %v, the stream %v: %v", event, stream, err)
+			}
+			return nil
+		}))
+		return errors.Join(err, c.DestroyEvent(e))
+	})
+}
+
+// copier copies memory out, into host memory that is registered beforehand: that
+// may wait for work in flight.
+func (b *bench) copier(c cuda.Context, from cuda.Ptr, do func(copied func(want byte) error) error) error {
+	return withHost(c, size, func(mem []byte) error {
+		return do(func(want byte) error {
+			if err := errors.Join(c.Copy(cuda.Host(mem), from, size, b.s), c.SyncStream(b.s)); err != nil {
+				return err
+			}
+			return uniform(mem, want)
+		})
 	})
 }
 
@@ -364,25 +389,22 @@ func testWait(b *bench) {
 		if err != nil {
 			return err
 		}
-		err = withHost(c, size, func(mem []byte) error {
-			copied := func(want byte) error {
-				if err := errors.Join(c.Copy(cuda.Host(mem), one.Base, size, b.s), c.SyncStream(b.s)); err != nil {
+		err = b.copier(c, one.Base, func(copied func(byte) error) error {
+			return errors.Join(warm(c, other), inFlight(func(nanoseconds uint64) error {
+				if err := errors.Join(
+					fill(c, other, one.Base, size, 1),
+					busy(c, nanoseconds, other),
+					c.Set(one.Base, 3, size, other), c.Record(e, other)); err != nil {
 					return err
 				}
-				return uniform(mem, want)
-			}
-			if err := errors.Join(
-				warm(c, other), busy(c, other),
-				c.Set(one.Base, 3, size, other), c.Record(e, other)); err != nil {
-				return err
-			}
-			// Without the wait a copy overtakes the producer.
-			early := copied(1)
-			if done, err := c.QueryEvent(e); done || err != nil {
-				return fmt.Errorf("the producer was done before the copy that overtakes it: %v", err)
-			}
-			return errors.Join(early, c.Wait(b.s, e), copied(3))
+				// Without the wait a copy overtakes the producer.
+				early := copied(1)
+				if done, err := c.QueryEvent(e); done || err != nil {
+					return errors.Join(errDone, err)
+				}
+				return errors.Join(early, c.Wait(b.s, e), copied(3))
+			}))
 		})
-		return errors.Join(err, c.DestroyEvent(e), c.DestroyStream(other))
+		return errors.Join(err, c.SyncStream(other), c.DestroyEvent(e), c.DestroyStream(other))
 	})
 }

@@ -125,7 +125,7 @@ const (
 // load opens the library once and for all: its threads and its exit handlers
 // forbid unloading it.
 func load(file string) (*library, error) {
-	h, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	h, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, &cuda.MissingError{
 			What: file, Err: err,
