@@ -142,8 +142,12 @@ func (r Result) do() string { return results[r].do }
 // IsLost reports whether an error has cost the context: every later call
 // fails, and only the end of the process gives the GPU's resources back.
 func IsLost(err error) bool {
-	var r Result
-	return errors.As(err, &r) && strings.HasPrefix(r.do(), lost)
+	for r, k := range results {
+		if strings.HasPrefix(k.do, lost) && errors.Is(err, r) {
+			return true
+		}
+	}
+	return false
 }
 
 // Taken is the error of opening a device that another process has for itself.

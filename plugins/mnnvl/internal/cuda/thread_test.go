@@ -86,7 +86,7 @@ func TestErrors(t *testing.T) {
 	if !errors.Is(wrapped, NotPermitted) || errors.Is(wrapped, NotSupported) || IsLost(wrapped) {
 		t.Errorf("%v", wrapped)
 	}
-	if !IsLost(&CallError{Result: LaunchFailed}) || IsLost(errors.New("other")) || IsLost(nil) {
+	if !IsLost(errors.Join(wrapped, &CallError{Result: LaunchFailed})) || IsLost(errors.New("other")) || IsLost(nil) {
 		t.Error("what costs the context")
 	}
 	for k, want := range map[Kind]string{0: "not shareable", Fabric | PosixFD: "fabric+fd", IPC: "ipc"} {
