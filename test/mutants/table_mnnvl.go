@@ -23,7 +23,7 @@ var mappings = []mutant{
 		"errors.Is(err, NotPermitted) ||",
 		"", simulation, "TestKinds", false},
 	{"mappings: an export's reference is released", "plugins/mnnvl/internal/cuda/export.go",
-		"\te.undo.run(c)\n",
+		"\t_ = e.undo.run(c)\n",
 		"", simulation, "TestReferences", false},
 	{"mappings: an export's descriptor is closed", "plugins/mnnvl/internal/cuda/export.go",
 		"return syscall.Close(fd)",

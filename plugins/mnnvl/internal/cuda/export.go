@@ -83,7 +83,7 @@ func (e *Exported) take(c Context, p Ptr, kind Kind) (err error) {
 		return err
 	}
 	// The handle has served. If it cannot be released now, Close tries again.
-	e.undo.run(c)
+	_ = e.undo.run(c)
 	if kind == PosixFD {
 		fd := e.FD
 		e.undo.add(func(Context) error { return syscall.Close(fd) })

@@ -42,9 +42,9 @@ type FabricState uint8
 const (
 	// FabricUnsupported: the GPU has none.
 	FabricUnsupported FabricState = 0
-	// FabricNotStarted, FabricInProgress: not yet. The fabric manager may not
-	// run.
+	// FabricNotStarted: not yet. The fabric manager may not run.
 	FabricNotStarted FabricState = 1
+	// FabricInProgress: not yet.
 	FabricInProgress FabricState = 2
 	// FabricCompleted: registered.
 	FabricCompleted FabricState = 3

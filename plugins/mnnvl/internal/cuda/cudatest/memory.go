@@ -30,7 +30,7 @@ func withHost(c cuda.Context, size uint64, do func(mem []byte) error) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Munmap(mem)
+	defer func() { _ = unix.Munmap(mem) }()
 	if err := c.RegisterHost(mem, false); err != nil {
 		return err
 	}

@@ -64,8 +64,10 @@ func (p *Peer) stop() {
 
 // Kill kills the peer and returns once it has gone.
 func (p *Peer) Kill() {
-	p.cmd.Process.Kill()
-	p.cmd.Wait()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.t.Error(err)
+	}
+	_ = p.cmd.Wait() // says that it was killed
 	unix.Close(p.conn)
 }
 

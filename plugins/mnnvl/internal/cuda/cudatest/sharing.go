@@ -20,14 +20,6 @@ func (b *bench) imported(c cuda.Context, a answer, writable bool) (*cuda.Mapping
 	return m, err
 }
 
-// discard closes a descriptor that is not imported.
-func discard(a answer) error {
-	if a.Shared.Kind == cuda.PosixFD {
-		return unix.Close(a.Shared.FD)
-	}
-	return nil
-}
-
 // free is the memory of the peer's device that nobody holds.
 func (b *bench) free() uint64 {
 	b.Helper()

@@ -179,10 +179,10 @@ func (b *bench) eventually(f func() error) {
 // refuses fails unless the driver refuses.
 func refuses(what string, err error) error {
 	var r cuda.Result
-	if !errors.As(err, &r) {
-		return fmt.Errorf("%s is not refused but answers %v", what, err)
+	if errors.As(err, &r) {
+		return nil
 	}
-	return nil
+	return errors.Join(fmt.Errorf("%s is not refused", what), err)
 }
 
 func testDevices(b *bench) {
@@ -287,7 +287,7 @@ func testReadOnlyHost(b *bench) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer unix.Munmap(mem)
+	defer func() { _ = unix.Munmap(mem) }()
 	b.allocated(func(c cuda.Context, one, two *cuda.Allocation) error {
 		if err := c.RegisterHost(mem, true); err != nil {
 			return err
@@ -340,7 +340,7 @@ func testEvents(b *bench) {
 			return err
 		}
 		if done, err := c.QueryEvent(e); !done || err != nil {
-			return fmt.Errorf("an event that was never recorded answers %v, %v", done, err)
+			return errors.Join(fmt.Errorf("an event that was never recorded answers %v", done), err)
 		}
 		err = errors.Join(warm(c, b.s), inFlight(func(nanoseconds uint64) error {
 			if err := errors.Join(busy(c, nanoseconds, b.s), c.Record(e, b.s)); err != nil {
@@ -358,7 +358,7 @@ func testEvents(b *bench) {
 			err1 = errors.Join(err1, c.SyncStream(b.s))
 			stream, err2 = c.QueryStream(b.s)
 			if err := errors.Join(err1, err2); !event || !stream || err != nil {
-				return fmt.Errorf("after its work the event answers %v, the stream %v: %v", event, stream, err)
+				return errors.Join(fmt.Errorf("after its work the event answers %v, the stream %v", event, stream), err)
 			}
 			return nil
 		}))

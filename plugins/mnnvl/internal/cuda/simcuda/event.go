@@ -59,7 +59,7 @@ func (e *event) release() {
 		e.d.machine.withdraw(*e.handle)
 	}
 	if e.file != nil {
-		unix.Munmap(e.mem)
+		_ = unix.Munmap(e.mem)
 		e.file.Close()
 	}
 }

@@ -49,11 +49,11 @@ type access struct{ read, write bool }
 func (d *Driver) take(g *gpu, kind spanKind, size, align uint64) *span {
 	at, i := uint64(firstAddress), 0
 	for ; i < len(d.spans); i++ {
-		if s := d.spans[i]; s.base-min(at, s.base) >= size && s.base >= at {
+		s := d.spans[i]
+		if s.base >= at && s.base-at >= size {
 			break
-		} else {
-			at = (s.base + s.size + align - 1) / align * align
 		}
+		at = (s.base + s.size + align - 1) / align * align
 	}
 	s := &span{gpu: g, kind: kind, base: at, size: size}
 	d.spans = slices.Insert(d.spans, i, s)
