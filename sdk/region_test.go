@@ -55,7 +55,7 @@ func TestLimitsParseOps(t *testing.T) {
 func TestMoveIsDescribedToPeople(t *testing.T) {
 	for _, d := range []Description{{Name: "m"}, {Name: "m", Features: []Feature{FeatureMove}}} {
 		var out bytes.Buffer
-		answer(d, []string{"--describe"}, &out, &out)
+		answer(nil, d, []string{"--describe"}, nil, &out, &out)
 		var got struct {
 			Move *struct {
 				MaxOp int `json:"max_op"`

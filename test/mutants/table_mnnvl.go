@@ -5,8 +5,8 @@ const (
 	libcuda    = "plugins/mnnvl/internal/cuda/libcuda"
 )
 
-// mappings are the guards around memory that processes share on a GPU.
-var mappings = []mutant{
+// gpus are the guards around memory that processes share on a GPU.
+var gpus = []mutant{
 	{"mappings: what is refused is kept", "plugins/mnnvl/internal/cuda/undo.go",
 		"\t\t\treturn err\n",
 		"", simulation, "TestClosingGoesOn", false},
