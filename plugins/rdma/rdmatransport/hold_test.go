@@ -60,7 +60,7 @@ func (h *holder) Dropped(frames int) {
 func (h *holder) release() {
 	h.mu.Lock()
 	h.full = false
-	h.Received(h.kept)
+	h.Take(h.kept)
 	h.kept, h.bytes = nil, 0
 	resume := h.resume
 	h.mu.Unlock()
