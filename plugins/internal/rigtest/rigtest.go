@@ -167,6 +167,12 @@ func (r *Recorder) Received(frames [][]byte) {
 	if r.OnReceived != nil {
 		r.OnReceived(frames)
 	}
+	r.Take(frames)
+}
+
+// Take writes down frames that came. A handler that had kept some may call it
+// whenever it likes.
+func (r *Recorder) Take(frames [][]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.received += len(frames)
