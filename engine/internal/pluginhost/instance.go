@@ -36,7 +36,7 @@ func (s *Supervisor) open(ctx context.Context, spec Spec) (*running, error) {
 	if err != nil {
 		return nil, named(spec.Name, err)
 	}
-	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport()}, unmon: func() {}}
+	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport(), Gone: p.gone(), process: p}, unmon: func() {}}
 	if in, ok := p.(*resident); ok {
 		r.inst.Ending = in.ending
 	}
@@ -148,6 +148,9 @@ func (s *Supervisor) keysFor(spec Spec, d sdk.Description) *sdk.Keys {
 func (s *Supervisor) up(r *running) {
 	if n, ok := r.inst.Transport.(sdk.Notifier); ok && r.inst.Description.Has(sdk.FeatureNotify) {
 		r.inst.Notifier = n
+	}
+	if m, ok := r.inst.Transport.(sdk.Mover); ok && r.inst.Description.Has(sdk.FeatureMove) {
+		r.inst.Mover = m
 	}
 	r.since = time.Now()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -41,12 +41,35 @@ type Instance struct {
 	Transport   sdk.Transport
 	// Notifier is nil if the transport cannot carry frames.
 	Notifier sdk.Notifier
+	// Mover is nil if it cannot move memory.
+	Mover sdk.Mover
 	// Keyed says that the instance was given keys.
 	Keyed bool
 	// Ending is closed when an instance in this process has ended, or is about
 	// to be closed: nothing of the engine's may keep its goroutines then. It is
 	// nil for a process.
 	Ending <-chan struct{}
+	// Gone is closed once the instance cannot touch anything any more: its
+	// process was reaped, or, in this process, it was closed.
+	Gone <-chan struct{}
+
+	process process
+}
+
+// Live reports whether the instance still speaks for itself: what its
+// endpoints' handlers are told is the instance's own word, not what follows
+// from the loss of it.
+func (i *Instance) Live() bool {
+	if i.process == nil {
+		return true
+	}
+	select {
+	case <-i.process.ended():
+		return false
+	default:
+	}
+	t, ok := i.Transport.(living)
+	return !ok || t.Alive()
 }
 
 // Observer learns what becomes of a transport. Its methods, but PathsChanged,

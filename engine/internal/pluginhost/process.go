@@ -62,6 +62,9 @@ type (
 	moving interface {
 		Progress() uint64
 	}
+	living interface {
+		Alive() bool
+	}
 	dropping interface {
 		Dropped() uint64
 	}
