@@ -24,6 +24,10 @@ import (
 // has no copy of its own under way, the passive end neither. The engine asks
 // the peer's engine for the same (a fence) before it repeats a write that the
 // peer's side carries out, see [MoveLimits.TargetWrites].
+//
+// An end with code [PluginExited] does not say so: it is that of a plugin whose
+// process has broken off, and may still run. What has stopped then is known
+// once that process has been reaped. A transport gives no end that code.
 type Mover interface {
 	// Paths and the making of endpoints are as for frames. A transport that
 	// carries no frames does not list [FeatureNotify].
@@ -205,11 +209,11 @@ type RemoteRegion struct {
 // description.
 type MoveLimits struct {
 	// MaxOp is the largest op in bytes. The engine cuts larger ones up.
-	// Default 4 MiB, at most 1 GiB.
+	// Default 4 MiB, at most [MaxOpLimit].
 	MaxOp int
 	// Inflight is how many ops of one endpoint may be without an outcome, and
 	// InflightBytes how many bytes they may have; one op of any allowed size
-	// always fits. Defaults 64 and 64 MiB.
+	// always fits. Defaults 64 and 64 MiB, at most 1 Gi each.
 	Inflight      int
 	InflightBytes int
 	// Local and Remote are the kinds of memory that ops may name as their own
@@ -225,9 +229,15 @@ type MoveLimits struct {
 	TargetWrites bool
 	// Parallel is how many endpoints for memory to the same peer and path the
 	// engine may have at a time: a stream socket moves more over several.
-	// Default 1, at most 8.
+	// Default 1, at most [MaxParallel].
 	Parallel int
 }
+
+// The largest [MoveLimits.MaxOp] in bytes and [MoveLimits.Parallel].
+const (
+	MaxOpLimit  = 1 << 30
+	MaxParallel = 8
+)
 
 // WithDefaults returns l with zero fields replaced by their defaults.
 func (l MoveLimits) WithDefaults() MoveLimits {

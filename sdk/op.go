@@ -63,6 +63,10 @@ const opBytes = 8 + 16 + 8 + 16 + 8 + 8 + 8
 
 const opEvent = 1
 
+// MaxOpFrame is the size in bytes of the largest op's bytes: the limit of what
+// Send takes on an endpoint for memory, whatever [Limits.MaxFrame] says.
+const MaxOpFrame = opBytes + EventBytes
+
 // Append appends the op's bytes.
 func (o *Op) Append(b []byte) []byte {
 	flags := byte(0)

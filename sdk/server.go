@@ -3,8 +3,10 @@ package sdk
 import (
 	"context"
 	"log/slog"
+	"math"
 	"net"
 	"os"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -31,8 +33,9 @@ type server struct {
 	// linkGone is closed when the link has ended, after every endpoint was
 	// told to close.
 	linkGone chan struct{}
-	// filesCame wakes Configure.
-	filesCame chan struct{}
+	// filesCame wakes Configure, taggedCame all calls of Register.
+	filesCame  chan struct{}
+	taggedCame broadcast
 
 	paths pathsNews
 
@@ -50,6 +53,7 @@ type server struct {
 		configured bool
 		files      []*os.File // listeners that came over the link
 		filesTaken bool
+		tagged     []taggedFile // those of regions, oldest first
 		endpoints  map[uint64]*servedEndpoint
 		closing    bool // nothing may wait for a window any more
 	}
@@ -217,7 +221,7 @@ func (s *server) Health(context.Context, *pb.HealthRequest) (*pb.HealthResponse,
 
 // Paths lists the ways to a peer.
 func (s *server) Paths(_ context.Context, req *pb.PathsRequest) (*pb.PathsResponse, error) {
-	n, err := s.notifier()
+	n, err := s.notifier(FeatureNotify, FeatureMove)
 	if err != nil {
 		return nil, err
 	}
@@ -276,12 +280,24 @@ func (s *server) Close(ctx context.Context, _ *pb.CloseRequest) (*pb.CloseRespon
 	return &pb.CloseResponse{Error: errorToPB(s.t.Close(ctx))}, nil
 }
 
-func (s *server) notifier() (Notifier, error) {
+// notifier returns what makes endpoints, if one of the features is there.
+func (s *server) notifier(of ...Feature) (Notifier, error) {
 	n, ok := s.t.(Notifier)
-	if !ok || !s.desc.Has(FeatureNotify) {
-		return nil, absent(FeatureNotify)
+	if !ok || !slices.ContainsFunc(of, s.desc.Has) {
+		return nil, absent(of[0])
 	}
 	return n, nil
+}
+
+// maker is notifier for the endpoint of a target.
+func (s *server) maker(t *pb.Target) (Notifier, error) {
+	if Use(min(t.GetUse(), math.MaxUint8)) != UseMemory {
+		return s.notifier(FeatureNotify)
+	}
+	if _, err := s.mover(); err != nil {
+		return nil, err
+	}
+	return s.notifier(FeatureMove)
 }
 
 // absent is how the control channel says that an ability is not there.

@@ -12,10 +12,6 @@ import (
 
 // Connect runs one bootstrap: start, offer, answer, done.
 func (s *server) Connect(stream grpc.BidiStreamingServer[pb.ConnectRequest, pb.ConnectResponse]) error {
-	n, err := s.notifier()
-	if err != nil {
-		return err
-	}
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -24,11 +20,15 @@ func (s *server) Connect(stream grpc.BidiStreamingServer[pb.ConnectRequest, pb.C
 	if start == nil {
 		return finishConnect(stream, Errorf(InvalidArgument, "a bootstrap begins with its start"))
 	}
-	target, err := targetFromPB(start.GetTarget())
+	n, err := s.maker(start.GetTarget())
+	if err != nil {
+		return err
+	}
+	target, err := s.target(start.GetTarget())
 	if err != nil {
 		return finishConnect(stream, err)
 	}
-	e, err := s.newEndpoint(stream.Context(), start.GetEndpoint(), start.GetWindow())
+	e, err := s.newEndpoint(stream.Context(), target.Use, start.GetEndpoint(), start.GetWindow())
 	if err != nil {
 		return finishConnect(stream, err)
 	}
@@ -108,7 +108,7 @@ func (x *exchange) run(ctx context.Context, offer []byte) ([]byte, error) {
 
 // Accept makes the passive end.
 func (s *server) Accept(ctx context.Context, req *pb.AcceptRequest) (*pb.AcceptResponse, error) {
-	n, err := s.notifier()
+	n, err := s.maker(req.GetTarget())
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +123,11 @@ func (s *server) accept(ctx context.Context, n Notifier, req *pb.AcceptRequest) 
 	if err := bounds.CheckBootstrap("offer", req.GetOffer()); err != nil {
 		return nil, coded(TooLarge, err, "accept")
 	}
-	target, err := targetFromPB(req.GetTarget())
+	target, err := s.target(req.GetTarget())
 	if err != nil {
 		return nil, err
 	}
-	e, err := s.newEndpoint(ctx, req.GetEndpoint(), req.GetWindow())
+	e, err := s.newEndpoint(ctx, target.Use, req.GetEndpoint(), req.GetWindow())
 	if err != nil {
 		return nil, err
 	}

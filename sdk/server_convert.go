@@ -24,6 +24,9 @@ func descriptionToPB(d Description) *pb.DescribeResponse {
 	for _, f := range d.Features {
 		out.Features = append(out.Features, uint32(f))
 	}
+	if d.Has(FeatureMove) {
+		out.Move = moveToPB(d.Move)
+	}
 	for _, l := range d.Listeners {
 		out.Listeners = append(out.Listeners, &pb.ListenerSpec{Name: l.Name, Key: l.Key, Default: l.Default})
 	}
@@ -74,9 +77,12 @@ func targetFromPB(t *pb.Target) (Target, error) {
 	}
 	out := Target{
 		PeerName: t.GetPeerName(), PeerIdentity: t.GetPeerIdentity(), Path: t.GetPath(),
-		Remote: t.GetRemote(), Generation: t.GetGeneration(),
+		Remote: t.GetRemote(), Generation: t.GetGeneration(), Lane: int(t.GetLane()),
 	}
 	var err error
+	if out.Use, err = useFromPB(t.GetUse()); err != nil {
+		return Target{}, err
+	}
 	if out.Local, err = incarnationFromPB("target's local", t.GetLocal()); err != nil {
 		return Target{}, err
 	}

@@ -16,6 +16,7 @@ import (
 type servedEndpoint struct {
 	s      *server
 	id     uint64
+	use    Use
 	window *servedWindow // nil if there is none
 
 	mu struct {
@@ -35,7 +36,7 @@ type servedEndpoint struct {
 
 // newEndpoint registers an endpoint before the transport makes it. It waits
 // for the link, which over gRPC opens on its own.
-func (s *server) newEndpoint(ctx context.Context, id uint64, window uint32) (*servedEndpoint, error) {
+func (s *server) newEndpoint(ctx context.Context, use Use, id uint64, window uint32) (*servedEndpoint, error) {
 	select {
 	case <-s.linkOpen:
 	case <-ctx.Done():
@@ -49,9 +50,9 @@ func (s *server) newEndpoint(ctx context.Context, id uint64, window uint32) (*se
 	if s.mu.endpoints[id] != nil {
 		return nil, Errorf(InvalidArgument, "endpoint %d exists", id)
 	}
-	e := &servedEndpoint{s: s, id: id}
+	e := &servedEndpoint{s: s, id: id, use: use}
 	e.out = outbound{s: s, endpoint: id}
-	if window > 0 {
+	if window > 0 && use == UseFrames {
 		e.window = newServedWindow(window)
 		if s.mu.closing {
 			e.window.giveUp()
@@ -218,9 +219,11 @@ func (e *servedEndpoint) Dropped(frames int) {
 func (e *servedEndpoint) hand(frames [][]byte) (ok bool) {
 	e.window.report(&e.out)
 	for _, f := range frames {
-		if len(f) > e.s.limits.MaxFrame {
-			// The host would take it for an attack and end the plugin.
-			e.s.log.Error("transport hands over a frame beyond its own limit", "bytes", len(f), "limit", e.s.limits.MaxFrame)
+		if len(f) > e.s.limits.MaxFrame || e.use == UseMemory {
+			// The host would take it for an attack and end the plugin, or the
+			// endpoint.
+			e.s.log.Error("transport hands over a frame beyond its own limit, or of an endpoint for memory",
+				"bytes", len(f), "limit", e.s.limits.MaxFrame, "use", e.use)
 			e.close()
 			e.out.send(0)
 			return false

@@ -46,11 +46,14 @@ func (s *server) endLink() {
 	s.mu.Lock()
 	s.mu.linkEnded = true
 	endpoints := slices.Collect(maps.Values(s.mu.endpoints))
-	files := s.mu.files
-	s.mu.files = nil
+	files, tagged := s.mu.files, s.mu.tagged
+	s.mu.files, s.mu.tagged = nil, nil
 	s.mu.Unlock()
 	for _, f := range files {
 		_ = f.Close()
+	}
+	for _, f := range tagged {
+		f.drop()
 	}
 	for _, e := range endpoints {
 		e.close()
@@ -86,7 +89,11 @@ func (r *linkReader) handle(recs []link.Record) {
 				e.window.widen(rec.ID)
 			}
 		case link.Files:
-			r.s.keepFiles(rec.Files)
+			if rec.ID == 0 {
+				r.s.keepFiles(rec.Files)
+			} else {
+				r.s.keepTagged(rec.ID, rec.Files)
+			}
 		default:
 			r.s.log.Warn("record that only a plugin sends", "type", rec.Type)
 		}

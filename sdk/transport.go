@@ -30,7 +30,8 @@ type Transport interface {
 	Configure(ctx context.Context, cfg Config) (Setup, error)
 
 	// Close ends every endpoint and releases everything. After it returns no
-	// [Handler] method is called any more. It is idempotent.
+	// [Handler] method is called any more. It is idempotent: a call after one
+	// that has failed, since its context was too short, waits for what is left.
 	Close(ctx context.Context) error
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Paths asks the plugin, for at most 5 s.
 func (t *Transport) Paths(remote sdk.Attributes) ([]string, error) {
-	if _, err := t.able("paths", sdk.FeatureNotify); err != nil {
+	if _, err := t.able("paths", sdk.FeatureNotify, sdk.FeatureMove); err != nil {
 		return nil, err
 	}
 	if err := bounds.CheckAttributes(remote); err != nil {
@@ -72,17 +72,18 @@ func (t *Transport) SetKeys(ctx context.Context, k sdk.Keys) error {
 
 // Accept makes a passive end in the plugin. Its default deadline is 30 s.
 func (t *Transport) Accept(ctx context.Context, target sdk.Target, offer []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
-	l, err := t.able("accept", sdk.FeatureNotify)
+	l, err := t.maker("accept", target)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := errors.Join(bounds.CheckAttributes(target.Remote), bounds.CheckBootstrap("offer", offer)); err != nil {
 		return nil, nil, sdk.Errorf(sdk.InvalidArgument, "plugin %s: accept: %w", t.label, err)
 	}
-	e, err := t.newEndpoint(l, h)
+	e, err := t.newEndpoint(l, target.Use, h)
 	if err != nil {
 		return nil, nil, err
 	}
+	e.passive = true
 	answer, err := t.accept(ctx, target, offer, e)
 	if err == nil {
 		err = e.settle("accept")
@@ -110,14 +111,14 @@ func (t *Transport) accept(ctx context.Context, target sdk.Target, offer []byte,
 
 // Connect makes an active end in the plugin. Its default deadline is 30 s.
 func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk.Exchange, h sdk.Handler) (sdk.Endpoint, error) {
-	l, err := t.able("connect", sdk.FeatureNotify)
+	l, err := t.maker("connect", target)
 	if err != nil {
 		return nil, err
 	}
 	if err := bounds.CheckAttributes(target.Remote); err != nil {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "plugin %s: connect: %w", t.label, err)
 	}
-	e, err := t.newEndpoint(l, h)
+	e, err := t.newEndpoint(l, target.Use, h)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -56,11 +57,24 @@ func (t *Transport) ready(what string) (*hostLink, error) {
 	return t.mu.link, nil
 }
 
-// able is ready for a method of an ability.
-func (t *Transport) able(what string, f sdk.Feature) (*hostLink, error) {
+// able is ready for a method of an ability, or of one of several.
+func (t *Transport) able(what string, of ...sdk.Feature) (*hostLink, error) {
 	l, err := t.ready(what)
-	if err == nil && !t.desc.Has(f) {
-		return nil, sdk.Errorf(sdk.Unsupported, "plugin %s: %s: it has no ability %q", t.label, what, f)
+	if err == nil && !slices.ContainsFunc(of, t.desc.Has) {
+		return nil, sdk.Errorf(sdk.Unsupported, "plugin %s: %s: it has no ability %q", t.label, what, of[0])
+	}
+	return l, err
+}
+
+// maker is able for the making of the target's endpoint.
+func (t *Transport) maker(what string, target sdk.Target) (*hostLink, error) {
+	of, lanes := sdk.FeatureNotify, 1
+	if target.Use == sdk.UseMemory {
+		of, lanes = sdk.FeatureMove, t.desc.Move.Parallel
+	}
+	l, err := t.able(what, of)
+	if err == nil && (!target.Use.Valid() || target.Lane < 0 || target.Lane >= lanes) {
+		return nil, sdk.Errorf(sdk.InvalidArgument, "plugin %s: %s: lane %d for %v, there are %d", t.label, what, target.Lane, target.Use, lanes)
 	}
 	return l, err
 }

@@ -47,6 +47,11 @@ func descriptionFromPB(r *pb.DescribeResponse) (sdk.Description, error) {
 	if d.Listeners, err = listenersFromPB(r.GetListeners()); err != nil {
 		return sdk.Description{}, err
 	}
+	if d.Has(sdk.FeatureMove) {
+		if d.Move, err = moveFromPB(r.GetMove()); err != nil {
+			return sdk.Description{}, err
+		}
+	}
 	return d, nil
 }
 
@@ -149,7 +154,7 @@ func setupFromPB(r *pb.ConfigureResponse) (sdk.Setup, error) {
 func targetToPB(t sdk.Target) *pb.Target {
 	return &pb.Target{
 		Local: t.Local[:], Peer: t.Peer[:], PeerName: bounds.Text(t.PeerName), PeerIdentity: t.PeerIdentity, Path: t.Path,
-		Remote: t.Remote, Generation: t.Generation,
+		Remote: t.Remote, Generation: t.Generation, Use: uint32(t.Use), Lane: uint32(t.Lane),
 	}
 }
 

@@ -46,6 +46,13 @@ func (d *dispatcher) record(r *link.Record) error {
 		e := d.lookup(r.Endpoint)
 		switch {
 		case e == nil:
+		case e.use == sdk.UseMemory:
+			// Its end has to come from the plugin: until then the plugin may
+			// touch memory for it.
+			d.t.dropped.Add(1)
+			if e.close() {
+				d.t.log.Error("the plugin hands over a frame on an endpoint for memory: the endpoint is closed", "plugin", d.t.label, "endpoint", e.id)
+			}
 		case e.window != nil && !e.window.takes(len(r.Payload)):
 			d.excess(e)
 		default:
@@ -61,7 +68,11 @@ func (d *dispatcher) record(r *link.Record) error {
 			return violation("text of %d bytes with an endpoint's end, the limit is %d", len(r.Payload), bounds.TextBytes)
 		}
 		if e := d.lookup(r.Endpoint); e != nil {
-			e.last = sdk.Errorf(codeFromPB(uint32(min(r.ID, math.MaxUint32))), "plugin %s: %s", d.t.label, r.Payload)
+			code := codeFromPB(uint32(min(r.ID, math.MaxUint32)))
+			if e.use == sdk.UseMemory && code == sdk.PluginExited {
+				code = sdk.Unavailable // it is there, and has ended this one
+			}
+			e.last = sdk.Errorf(code, "plugin %s: %s", d.t.label, r.Payload)
 			d.queue(e)
 			d.t.forget(e.id)
 			d.recent = nil

@@ -74,7 +74,7 @@ func dispatching(t testing.TB, n int) (*Transport, *dispatcher, []*strict) {
 	var handlers []*strict
 	for range n {
 		h := &strict{t: t, sent: 10}
-		e, err := tr.newEndpoint(l, h)
+		e, err := tr.newEndpoint(l, sdk.UseFrames, h)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,8 @@ type endpoint struct {
 	carrier link.Carrier
 	id      uint64
 	h       sdk.Handler
+	use     sdk.Use
+	passive bool    // Accept made it
 	window  *window // nil if the handler never holds
 
 	mu struct {
@@ -50,15 +52,15 @@ const (
 )
 
 // newEndpoint draws an id, which is never used again.
-func (t *Transport) newEndpoint(l *hostLink, h sdk.Handler) (*endpoint, error) {
+func (t *Transport) newEndpoint(l *hostLink, use sdk.Use, h sdk.Handler) (*endpoint, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.drained {
 		return nil, t.goneLocked("new endpoint")
 	}
 	t.mu.last++
-	e := &endpoint{t: t, carrier: l.carrier, id: t.mu.last, h: h}
-	if o, ok := h.(sdk.Offerer); ok && o.MayHold() {
+	e := &endpoint{t: t, carrier: l.carrier, id: t.mu.last, use: use, h: h}
+	if o, ok := h.(sdk.Offerer); ok && o.MayHold() && use == sdk.UseFrames {
 		e.window = newWindow(e, o)
 	}
 	t.mu.endpoints[e.id] = e
@@ -118,7 +120,8 @@ func (e *endpoint) leave() {
 }
 
 // end delivers the end, once. With the link's end (gone) an endpoint that is
-// still being made does not get one: its Connect fails.
+// still being made does not get one: its Connect fails. That of an endpoint for
+// memory says then that it is not the plugin's word: it may still run.
 func (e *endpoint) end(err error, gone bool) {
 	e.mu.Lock()
 	was := e.mu.state
@@ -130,6 +133,9 @@ func (e *endpoint) end(err error, gone bool) {
 	e.mu.ended = true
 	e.mu.calling = true
 	e.mu.Unlock()
+	if gone && e.use == sdk.UseMemory && sdk.CodeOf(err) != sdk.PluginExited {
+		err = sdk.Errorf(sdk.PluginExited, "ended without the plugin's word: %w", err)
+	}
 	e.h.Ended(err)
 	e.leave()
 }
@@ -171,10 +177,16 @@ func (e *endpoint) admit(frames []sdk.Frame) error {
 	if e.mu.state == dead || !e.mu.closed.IsZero() {
 		return sdk.Errorf(sdk.Closed, "plugin %s: the endpoint has ended", e.t.label)
 	}
+	limit := e.t.limits.MaxFrame
+	if e.use == sdk.UseMemory {
+		limit = sdk.MaxOpFrame
+	}
 	for _, f := range frames {
 		switch {
-		case len(f.Data) > e.t.limits.MaxFrame:
-			return sdk.Errorf(sdk.TooLarge, "plugin %s: frame of %d bytes, the limit is %d", e.t.label, len(f.Data), e.t.limits.MaxFrame)
+		case e.use == sdk.UseMemory && e.passive:
+			return sdk.Errorf(sdk.InvalidArgument, "plugin %s: ops are of the side that connected the endpoint", e.t.label)
+		case len(f.Data) > limit:
+			return sdk.Errorf(sdk.TooLarge, "plugin %s: frame of %d bytes, the limit is %d", e.t.label, len(f.Data), limit)
 		case f.ID == 0 || f.ID < e.mu.out.next || f.ID == math.MaxUint64:
 			return sdk.Errorf(sdk.InvalidArgument, "plugin %s: frame id %d does not grow", e.t.label, f.ID)
 		case !e.mu.out.add(f.ID):
@@ -197,7 +209,10 @@ func (e *endpoint) refuse(n int, err error) error {
 }
 
 // Close asks the plugin to end the endpoint.
-func (e *endpoint) Close() {
+func (e *endpoint) Close() { e.close() }
+
+// close reports whether it is the first.
+func (e *endpoint) close() bool {
 	e.mu.Lock()
 	first := e.mu.state != dead && e.mu.closed.IsZero()
 	if first {
@@ -207,6 +222,7 @@ func (e *endpoint) Close() {
 	if first {
 		e.sendClose()
 	}
+	return first
 }
 
 func (e *endpoint) sendClose() {

@@ -47,7 +47,7 @@ func hearing(t *testing.T) (*Transport, *endpoint, *heard) {
 	t.Helper()
 	tr, _, _ := dispatching(t, 1)
 	h := &heard{}
-	e, err := tr.newEndpoint(tr.link(), h)
+	e, err := tr.newEndpoint(tr.link(), sdk.UseFrames, h)
 	if err == nil {
 		err = e.settle("test")
 	}

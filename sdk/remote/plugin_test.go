@@ -32,6 +32,20 @@ func TestDiesAtEachStep(t *testing.T) {
 		{"paths", func(_ context.Context, tr *Transport) error { _, err := tr.Paths(nil); return err }},
 		{"probe", func(ctx context.Context, tr *Transport) error { return tr.Probe(ctx, sdk.Target{}) }},
 		{"drain", func(ctx context.Context, tr *Transport) error { return tr.Drain(ctx) }},
+		{"register", func(ctx context.Context, tr *Transport) error {
+			_, err := tr.Register(ctx, sdk.Region{
+				Capability: sdk.Capability{1}, Kind: sdk.DeviceMemory, Length: 1, Allocation: 1,
+				HandleKind: sdk.FabricHandle, Handle: make([]byte, sdk.HandleBytes),
+			})
+			return err
+		}},
+		{"deregister", func(ctx context.Context, tr *Transport) error { return tr.Deregister(ctx, sdk.Capability{1}) }},
+		{"announce", func(ctx context.Context, tr *Transport) error {
+			return tr.Announce(ctx, sdk.RemoteRegion{Provider: sdk.Incarnation{1}, Kind: sdk.HostMemory, Length: 1})
+		}},
+		{"withdraw", func(ctx context.Context, tr *Transport) error {
+			return tr.Withdraw(ctx, sdk.Incarnation{1}, sdk.Capability{1})
+		}},
 		{"set keys", func(ctx context.Context, tr *Transport) error { return tr.SetKeys(ctx, sdk.Keys{}) }},
 		{"connect start", dialRaw}, {"connect offer", dialRaw}, {"connect answer", dialRaw},
 		{"accept", func(ctx context.Context, tr *Transport) error {
@@ -42,7 +56,8 @@ func TestDiesAtEachStep(t *testing.T) {
 	}
 	for _, c := range calls {
 		t.Run(c.step, func(t *testing.T) {
-			p := &raw{}
+			p := &raw{describe: honest()}
+			p.describe.Features = append(p.describe.Features, uint32(sdk.FeatureMove))
 			tr := openRaw(t, p)
 			h := newWaiting(t)
 			if _, err := tr.Connect(testContext(t), sdk.Target{}, noAnswer, h); err != nil {
@@ -96,6 +111,24 @@ func TestOpenRefuses(t *testing.T) {
 		{"feature 0", func(d *pb.DescribeResponse) { d.Features = []uint32{0} }, "feature 0"},
 		{"frames", func(d *pb.DescribeResponse) { d.Limits.MaxFrame = 1 << 30 }, "frames of 1073741824 bytes"},
 		{"in flight", func(d *pb.DescribeResponse) { d.Limits.InflightFrames = 1<<32 - 1 }, "in flight"},
+		{"kind of memory", func(d *pb.DescribeResponse) {
+			d.Features, d.Move = []uint32{4}, &pb.MoveLimits{Remote: []uint32{1, 256}}
+		}, "memory-kind-255"},
+		{"kinds of memory", func(d *pb.DescribeResponse) {
+			d.Features, d.Move = []uint32{4}, &pb.MoveLimits{Local: make([]uint32, 65)}
+		}, "65 kinds"},
+		{"one kind twice", func(d *pb.DescribeResponse) {
+			d.Features, d.Move = []uint32{4}, &pb.MoveLimits{Local: []uint32{1, 1}}
+		}, "listed twice"},
+		{"large ops", func(d *pb.DescribeResponse) {
+			d.Features, d.Move = []uint32{4}, &pb.MoveLimits{MaxOp: 1<<30 + 1}
+		}, "MaxOp 1073741825"},
+		{"ops in flight", func(d *pb.DescribeResponse) {
+			d.Features, d.Move = []uint32{4}, &pb.MoveLimits{InflightBytes: 1<<32 - 1}
+		}, "bytes in flight"},
+		{"lanes", func(d *pb.DescribeResponse) {
+			d.Features, d.Move = []uint32{4}, &pb.MoveLimits{Parallel: 9}
+		}, "Parallel 9"},
 		{"listeners", func(d *pb.DescribeResponse) { d.Listeners = make([]*pb.ListenerSpec, 17) }, "17 listeners"},
 		{"listener", func(d *pb.DescribeResponse) { d.Listeners = []*pb.ListenerSpec{{}} }, "no name of its own"},
 	}

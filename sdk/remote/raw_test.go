@@ -36,6 +36,7 @@ type raw struct {
 	paths    *pb.PathsResponse
 	setup    *pb.ConfigureResponse
 	accept   *pb.AcceptResponse
+	register *pb.RegisterResponse
 	connect  func(grpc.BidiStreamingServer[pb.ConnectRequest, pb.ConnectResponse]) error
 	// dieAt names the step at which the plugin's process dies.
 	dieAt string
@@ -214,6 +215,22 @@ func (p *raw) Drain(ctx context.Context, _ *pb.DrainRequest) (*pb.DrainResponse,
 
 func (p *raw) Close(ctx context.Context, _ *pb.CloseRequest) (*pb.CloseResponse, error) {
 	return nil, p.step(ctx, "close")
+}
+
+func (p *raw) Register(ctx context.Context, _ *pb.RegisterRequest) (*pb.RegisterResponse, error) {
+	return p.register, p.step(ctx, "register")
+}
+
+func (p *raw) Deregister(ctx context.Context, _ *pb.DeregisterRequest) (*pb.DeregisterResponse, error) {
+	return nil, p.step(ctx, "deregister")
+}
+
+func (p *raw) Announce(ctx context.Context, _ *pb.AnnounceRequest) (*pb.AnnounceResponse, error) {
+	return nil, p.step(ctx, "announce")
+}
+
+func (p *raw) Withdraw(ctx context.Context, _ *pb.WithdrawRequest) (*pb.WithdrawResponse, error) {
+	return nil, p.step(ctx, "withdraw")
 }
 
 func (p *raw) Accept(ctx context.Context, req *pb.AcceptRequest) (*pb.AcceptResponse, error) {

@@ -48,6 +48,9 @@ type Transport struct {
 
 	dropped atomic.Uint64
 	pings   pings
+	// tags counts files of regions, filing has a token for each on its way.
+	tags   atomic.Uint64
+	filing chan struct{}
 	// senders are goroutines that wait for room on the link.
 	senders sync.WaitGroup
 
@@ -67,6 +70,7 @@ type Transport struct {
 var (
 	_ sdk.Transport = (*Transport)(nil)
 	_ sdk.Notifier  = (*Transport)(nil)
+	_ sdk.Mover     = (*Transport)(nil)
 	_ sdk.Prober    = (*Transport)(nil)
 	_ sdk.Drainer   = (*Transport)(nil)
 	_ sdk.Keyed     = (*Transport)(nil)
@@ -75,7 +79,7 @@ var (
 func newTransport(exited context.Context, label string, conn *grpc.ClientConn) *Transport {
 	t := &Transport{
 		label: label, rpc: pb.NewPluginClient(conn), log: slog.New(slog.DiscardHandler),
-		done: make(chan struct{}),
+		done: make(chan struct{}), filing: make(chan struct{}, bounds.RegionFiles/2),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.options = []grpc.CallOption{grpc.MaxCallRecvMsgSize(openMessage), grpc.MaxCallSendMsgSize(openMessage)}

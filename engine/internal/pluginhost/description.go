@@ -30,6 +30,9 @@ func checkDescription(d sdk.Description) error {
 		return bad("describes impossible limits (MaxFrame %d, InflightFrames %d, InflightBytes %d)",
 			l.MaxFrame, l.InflightFrames, l.InflightBytes)
 	}
+	if err := d.Move.Check(); err != nil && d.Has(sdk.FeatureMove) {
+		return bad("describes impossible limits of memory: %w", err)
+	}
 	if len(d.Features) > maxFeatures || len(d.ConfigSchema) > maxSchemaBytes || len(d.Listeners) > maxListeners || len(d.Version) > 256 {
 		return bad("describes too much (%d features, %d bytes of schema, %d listeners, %d bytes of version)",
 			len(d.Features), len(d.ConfigSchema), len(d.Listeners), len(d.Version))

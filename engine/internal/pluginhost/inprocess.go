@@ -23,7 +23,7 @@ func (l *inProcess) launch(_ context.Context, spec Spec, _ uint64, _ *slog.Logge
 	if t == nil {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "transport %s: InProcess returned nil", spec.Name)
 	}
-	r := &resident{t: t, opts: l.opts, froze: l.froze, end: make(chan struct{}), ending: make(chan struct{}), left: make(chan struct{})}
+	r := &resident{t: t, opts: l.opts, froze: l.froze, end: make(chan struct{}), ending: make(chan struct{}), left: make(chan struct{}), quiet: make(chan struct{})}
 	if m, ok := t.(mortal); ok {
 		go func() {
 			select {
@@ -53,6 +53,7 @@ type resident struct {
 
 	closeOnce sync.Once
 	left      chan struct{}
+	quiet     chan struct{} // closed once Close has returned nil
 }
 
 func (r *resident) transport() sdk.Transport { return r.t }
@@ -61,6 +62,7 @@ func (r *resident) carrier() string          { return "in process" }
 func (r *resident) ended() <-chan struct{}   { return r.end }
 func (r *resident) cause() error             { return r.why }
 func (r *resident) gone() <-chan struct{}    { return r.left }
+func (r *resident) fenced() <-chan struct{}  { return r.quiet }
 func (r *resident) lastLines() []string      { return nil }
 
 func (r *resident) progress() uint64 {
@@ -98,10 +100,17 @@ func (r *resident) finish(ctx context.Context, orderly bool) bool {
 			cancel()
 		}
 		go func() {
-			defer close(r.left)
-			defer cancel()
-			_ = r.t.Close(ctx)
+			err := r.t.Close(ctx)
+			cancel()
 			r.fail(sdk.Closed)
+			close(r.left)
+			if err != nil {
+				// It was given no time. What it still does ends with it.
+				err = r.t.Close(context.Background())
+			}
+			if err == nil {
+				close(r.quiet)
+			}
 		}()
 	})
 	return r.froze.Wait(r.left, r.opts.StopTimeout+r.opts.AbandonAfter)

@@ -36,10 +36,11 @@ func (s *Supervisor) open(ctx context.Context, spec Spec) (*running, error) {
 	if err != nil {
 		return nil, named(spec.Name, err)
 	}
-	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport(), Gone: p.gone(), process: p}, unmon: func() {}}
+	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport(), process: p}, unmon: func() {}}
 	if in, ok := p.(*resident); ok {
 		r.inst.Ending = in.ending
 	}
+	r.inst.Gone = p.fenced()
 	r.inst.Description = p.transport().Describe()
 	err = checkDescription(r.inst.Description)
 	if err == nil && s.cur == nil {

@@ -223,6 +223,7 @@ func (p *plugged) health(ctx context.Context) error { return p.proxy.Health(ctx)
 func (p *plugged) ended() <-chan struct{}           { return p.end }
 func (p *plugged) cause() error                     { return p.why }
 func (p *plugged) gone() <-chan struct{}            { return p.left }
+func (p *plugged) fenced() <-chan struct{}          { return p.run.child.reaped }
 func (p *plugged) lastLines() []string              { return p.out.tail() }
 
 func (p *plugged) carrier() string {

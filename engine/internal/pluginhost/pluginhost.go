@@ -41,18 +41,20 @@ type Instance struct {
 	Transport   sdk.Transport
 	// Notifier is nil if the transport cannot carry frames.
 	Notifier sdk.Notifier
-	// Mover is nil if it cannot move memory.
+	// Mover is nil if the transport cannot move memory. It also makes the
+	// endpoints for memory of one that carries no frames.
 	Mover sdk.Mover
+	// Gone is closed once nothing of the instance can touch memory any more:
+	// its process has been reaped, or, in this process, its Close has said that
+	// it is done. That may be after Down. It is never closed for a process that
+	// does not die.
+	Gone <-chan struct{}
 	// Keyed says that the instance was given keys.
 	Keyed bool
 	// Ending is closed when an instance in this process has ended, or is about
 	// to be closed: nothing of the engine's may keep its goroutines then. It is
 	// nil for a process.
 	Ending <-chan struct{}
-	// Gone is closed once the instance cannot touch anything any more: its
-	// process was reaped, or, in this process, it was closed.
-	Gone <-chan struct{}
-
 	process process
 }
 

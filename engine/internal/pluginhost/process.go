@@ -46,6 +46,8 @@ type process interface {
 	// gone is closed when the instance has left, even if late. Valid after
 	// finish.
 	gone() <-chan struct{}
+	// fenced is closed when nothing of the instance can touch memory any more.
+	fenced() <-chan struct{}
 	// lastLines returns the end of what the plugin wrote to stderr.
 	lastLines() []string
 }

@@ -215,6 +215,32 @@ func TestAbandonedProcess(t *testing.T) {
 	}
 }
 
+// Gone means reaped: what is stopped, or has lost its link, is not gone.
+func TestAProcessIsGoneWhenItIsReaped(t *testing.T) {
+	tr := troupeOf(t, actor(t, "good"), Options{})
+	tr.up(t)
+	inst, pid := tr.rec.insts[1], tr.Status().PID
+	pidfd := hold(t, pid)
+	stop(t, pid)
+	select {
+	case <-inst.Gone:
+		t.Fatal("a stopped process is gone")
+	default:
+	}
+	if inst.Mover != nil {
+		t.Error("it moves memory, which it does not describe")
+	}
+	_ = unix.Kill(pid, unix.SIGKILL)
+	select {
+	case <-inst.Gone:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it is not gone")
+	}
+	if !gone(t, pidfd, time.Millisecond) {
+		t.Error("it was gone before the process")
+	}
+}
+
 func TestOrderlyStopNeedsNoForce(t *testing.T) {
 	tr := troupeOf(t, actor(t, "good"), Options{StopTimeout: time.Minute})
 	tr.up(t)

@@ -21,6 +21,9 @@ const (
 	BootstrapBytes = 64 << 10
 	// Listeners is what one record of files carries.
 	Listeners = 16
+	// RegionFiles is how many regions' files may wait on the plugin's side of
+	// the link for the calls that name them.
+	RegionFiles = 64
 	// LocalPaths and TextBytes bound what is shown to people: local paths,
 	// error texts, names and versions.
 	LocalPaths = 256

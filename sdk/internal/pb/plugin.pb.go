@@ -125,6 +125,7 @@ type DescribeResponse struct {
 	ConfigSchema  []byte                 `protobuf:"bytes,6,opt,name=config_schema,json=configSchema,proto3" json:"config_schema,omitempty"`
 	SharedDevice  bool                   `protobuf:"varint,7,opt,name=shared_device,json=sharedDevice,proto3" json:"shared_device,omitempty"`
 	Listeners     []*ListenerSpec        `protobuf:"bytes,8,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	Move          *MoveLimits            `protobuf:"bytes,9,opt,name=move,proto3" json:"move,omitempty"` // if the plugin lists the feature
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -215,6 +216,13 @@ func (x *DescribeResponse) GetListeners() []*ListenerSpec {
 	return nil
 }
 
+func (x *DescribeResponse) GetMove() *MoveLimits {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
 type Limits struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	MaxFrame       uint32                 `protobuf:"varint,1,opt,name=max_frame,json=maxFrame,proto3" json:"max_frame,omitempty"`
@@ -275,6 +283,106 @@ func (x *Limits) GetInflightBytes() uint32 {
 	return 0
 }
 
+type MoveLimits struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MaxOp         uint32                 `protobuf:"varint,1,opt,name=max_op,json=maxOp,proto3" json:"max_op,omitempty"`
+	Inflight      uint32                 `protobuf:"varint,2,opt,name=inflight,proto3" json:"inflight,omitempty"`
+	InflightBytes uint32                 `protobuf:"varint,3,opt,name=inflight_bytes,json=inflightBytes,proto3" json:"inflight_bytes,omitempty"`
+	Local         []uint32               `protobuf:"varint,4,rep,packed,name=local,proto3" json:"local,omitempty"`   // sdk.MemoryKind
+	Remote        []uint32               `protobuf:"varint,5,rep,packed,name=remote,proto3" json:"remote,omitempty"` // sdk.MemoryKind
+	NeedsFlush    bool                   `protobuf:"varint,6,opt,name=needs_flush,json=needsFlush,proto3" json:"needs_flush,omitempty"`
+	TargetWrites  bool                   `protobuf:"varint,7,opt,name=target_writes,json=targetWrites,proto3" json:"target_writes,omitempty"`
+	Parallel      uint32                 `protobuf:"varint,8,opt,name=parallel,proto3" json:"parallel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveLimits) Reset() {
+	*x = MoveLimits{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveLimits) ProtoMessage() {}
+
+func (x *MoveLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveLimits.ProtoReflect.Descriptor instead.
+func (*MoveLimits) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *MoveLimits) GetMaxOp() uint32 {
+	if x != nil {
+		return x.MaxOp
+	}
+	return 0
+}
+
+func (x *MoveLimits) GetInflight() uint32 {
+	if x != nil {
+		return x.Inflight
+	}
+	return 0
+}
+
+func (x *MoveLimits) GetInflightBytes() uint32 {
+	if x != nil {
+		return x.InflightBytes
+	}
+	return 0
+}
+
+func (x *MoveLimits) GetLocal() []uint32 {
+	if x != nil {
+		return x.Local
+	}
+	return nil
+}
+
+func (x *MoveLimits) GetRemote() []uint32 {
+	if x != nil {
+		return x.Remote
+	}
+	return nil
+}
+
+func (x *MoveLimits) GetNeedsFlush() bool {
+	if x != nil {
+		return x.NeedsFlush
+	}
+	return false
+}
+
+func (x *MoveLimits) GetTargetWrites() bool {
+	if x != nil {
+		return x.TargetWrites
+	}
+	return false
+}
+
+func (x *MoveLimits) GetParallel() uint32 {
+	if x != nil {
+		return x.Parallel
+	}
+	return 0
+}
+
 type ListenerSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -286,7 +394,7 @@ type ListenerSpec struct {
 
 func (x *ListenerSpec) Reset() {
 	*x = ListenerSpec{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[4]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +406,7 @@ func (x *ListenerSpec) String() string {
 func (*ListenerSpec) ProtoMessage() {}
 
 func (x *ListenerSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[4]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +419,7 @@ func (x *ListenerSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListenerSpec.ProtoReflect.Descriptor instead.
 func (*ListenerSpec) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{4}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListenerSpec) GetName() string {
@@ -350,7 +458,7 @@ type OpenLinkRequest struct {
 
 func (x *OpenLinkRequest) Reset() {
 	*x = OpenLinkRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[5]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -362,7 +470,7 @@ func (x *OpenLinkRequest) String() string {
 func (*OpenLinkRequest) ProtoMessage() {}
 
 func (x *OpenLinkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[5]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -375,7 +483,7 @@ func (x *OpenLinkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLinkRequest.ProtoReflect.Descriptor instead.
 func (*OpenLinkRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{5}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *OpenLinkRequest) GetCarriers() []string {
@@ -414,7 +522,7 @@ type OpenLinkResponse struct {
 
 func (x *OpenLinkResponse) Reset() {
 	*x = OpenLinkResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[6]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -426,7 +534,7 @@ func (x *OpenLinkResponse) String() string {
 func (*OpenLinkResponse) ProtoMessage() {}
 
 func (x *OpenLinkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[6]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -439,7 +547,7 @@ func (x *OpenLinkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLinkResponse.ProtoReflect.Descriptor instead.
 func (*OpenLinkResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{6}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *OpenLinkResponse) GetError() *Error {
@@ -479,7 +587,7 @@ type Packet struct {
 
 func (x *Packet) Reset() {
 	*x = Packet{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[7]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +599,7 @@ func (x *Packet) String() string {
 func (*Packet) ProtoMessage() {}
 
 func (x *Packet) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[7]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +612,7 @@ func (x *Packet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Packet.ProtoReflect.Descriptor instead.
 func (*Packet) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{7}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Packet) GetRecords() []byte {
@@ -530,7 +638,7 @@ type ConfigureRequest struct {
 
 func (x *ConfigureRequest) Reset() {
 	*x = ConfigureRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[8]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +650,7 @@ func (x *ConfigureRequest) String() string {
 func (*ConfigureRequest) ProtoMessage() {}
 
 func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[8]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +663,7 @@ func (x *ConfigureRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureRequest.ProtoReflect.Descriptor instead.
 func (*ConfigureRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{8}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConfigureRequest) GetInstance() uint64 {
@@ -606,7 +714,7 @@ type Keys struct {
 
 func (x *Keys) Reset() {
 	*x = Keys{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +726,7 @@ func (x *Keys) String() string {
 func (*Keys) ProtoMessage() {}
 
 func (x *Keys) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[9]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +739,7 @@ func (x *Keys) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Keys.ProtoReflect.Descriptor instead.
 func (*Keys) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{9}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Keys) GetCa() []byte {
@@ -673,7 +781,7 @@ type ConfigureResponse struct {
 
 func (x *ConfigureResponse) Reset() {
 	*x = ConfigureResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +793,7 @@ func (x *ConfigureResponse) String() string {
 func (*ConfigureResponse) ProtoMessage() {}
 
 func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[10]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +806,7 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{10}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ConfigureResponse) GetError() *Error {
@@ -732,7 +840,7 @@ type LocalPath struct {
 
 func (x *LocalPath) Reset() {
 	*x = LocalPath{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +852,7 @@ func (x *LocalPath) String() string {
 func (*LocalPath) ProtoMessage() {}
 
 func (x *LocalPath) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[11]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +865,7 @@ func (x *LocalPath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LocalPath.ProtoReflect.Descriptor instead.
 func (*LocalPath) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{11}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LocalPath) GetName() string {
@@ -782,7 +890,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +902,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[12]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +915,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{12}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{13}
 }
 
 type HealthResponse struct {
@@ -819,7 +927,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +939,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[13]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +952,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{13}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HealthResponse) GetError() *Error {
@@ -863,7 +971,7 @@ type PathsRequest struct {
 
 func (x *PathsRequest) Reset() {
 	*x = PathsRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -875,7 +983,7 @@ func (x *PathsRequest) String() string {
 func (*PathsRequest) ProtoMessage() {}
 
 func (x *PathsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[14]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -888,7 +996,7 @@ func (x *PathsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsRequest.ProtoReflect.Descriptor instead.
 func (*PathsRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{14}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PathsRequest) GetRemote() map[string]string {
@@ -908,7 +1016,7 @@ type PathsResponse struct {
 
 func (x *PathsResponse) Reset() {
 	*x = PathsResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +1028,7 @@ func (x *PathsResponse) String() string {
 func (*PathsResponse) ProtoMessage() {}
 
 func (x *PathsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[15]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +1041,7 @@ func (x *PathsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathsResponse.ProtoReflect.Descriptor instead.
 func (*PathsResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{15}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PathsResponse) GetError() *Error {
@@ -951,21 +1059,25 @@ func (x *PathsResponse) GetPaths() []string {
 }
 
 type Target struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Local         []byte                 `protobuf:"bytes,1,opt,name=local,proto3" json:"local,omitempty"`
-	Peer          []byte                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	PeerName      string                 `protobuf:"bytes,3,opt,name=peer_name,json=peerName,proto3" json:"peer_name,omitempty"`
-	Path          string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	Remote        map[string]string      `protobuf:"bytes,5,rep,name=remote,proto3" json:"remote,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
-	PeerIdentity  string                 `protobuf:"bytes,7,opt,name=peer_identity,json=peerIdentity,proto3" json:"peer_identity,omitempty"` // whose certificate the peer's connection must bear
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Local        []byte                 `protobuf:"bytes,1,opt,name=local,proto3" json:"local,omitempty"`
+	Peer         []byte                 `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	PeerName     string                 `protobuf:"bytes,3,opt,name=peer_name,json=peerName,proto3" json:"peer_name,omitempty"`
+	Path         string                 `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Remote       map[string]string      `protobuf:"bytes,5,rep,name=remote,proto3" json:"remote,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Generation   uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	PeerIdentity string                 `protobuf:"bytes,7,opt,name=peer_identity,json=peerIdentity,proto3" json:"peer_identity,omitempty"` // whose certificate the peer's connection must bear
+	// sdk.Use: what the endpoint is for. With 1 (memory) the frames of records
+	// of type Send are ops, none of type Received comes, and there is no window.
+	Use           uint32 `protobuf:"varint,8,opt,name=use,proto3" json:"use,omitempty"`
+	Lane          uint32 `protobuf:"varint,9,opt,name=lane,proto3" json:"lane,omitempty"` // 0 for frames
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Target) Reset() {
 	*x = Target{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -977,7 +1089,7 @@ func (x *Target) String() string {
 func (*Target) ProtoMessage() {}
 
 func (x *Target) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[16]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -990,7 +1102,7 @@ func (x *Target) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Target.ProtoReflect.Descriptor instead.
 func (*Target) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{16}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Target) GetLocal() []byte {
@@ -1042,6 +1154,20 @@ func (x *Target) GetPeerIdentity() string {
 	return ""
 }
 
+func (x *Target) GetUse() uint32 {
+	if x != nil {
+		return x.Use
+	}
+	return 0
+}
+
+func (x *Target) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
+}
+
 type ConnectRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Step:
@@ -1055,7 +1181,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1193,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[17]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1206,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConnectRequest) GetStep() isConnectRequest_Step {
@@ -1137,7 +1263,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1275,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[18]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1288,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ConnectResponse) GetStep() isConnectResponse_Step {
@@ -1218,7 +1344,7 @@ type AcceptRequest struct {
 
 func (x *AcceptRequest) Reset() {
 	*x = AcceptRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1356,7 @@ func (x *AcceptRequest) String() string {
 func (*AcceptRequest) ProtoMessage() {}
 
 func (x *AcceptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[19]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1369,7 @@ func (x *AcceptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptRequest.ProtoReflect.Descriptor instead.
 func (*AcceptRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{19}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AcceptRequest) GetTarget() *Target {
@@ -1284,7 +1410,7 @@ type AcceptResponse struct {
 
 func (x *AcceptResponse) Reset() {
 	*x = AcceptResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1422,7 @@ func (x *AcceptResponse) String() string {
 func (*AcceptResponse) ProtoMessage() {}
 
 func (x *AcceptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[20]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1435,7 @@ func (x *AcceptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptResponse.ProtoReflect.Descriptor instead.
 func (*AcceptResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{20}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *AcceptResponse) GetError() *Error {
@@ -1335,7 +1461,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1473,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[21]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1486,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{21}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProbeRequest) GetTarget() *Target {
@@ -1379,7 +1505,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1517,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[22]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1530,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{22}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ProbeResponse) GetError() *Error {
@@ -1422,7 +1548,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1560,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[23]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1573,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{23}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{24}
 }
 
 type DrainResponse struct {
@@ -1459,7 +1585,7 @@ type DrainResponse struct {
 
 func (x *DrainResponse) Reset() {
 	*x = DrainResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1597,7 @@ func (x *DrainResponse) String() string {
 func (*DrainResponse) ProtoMessage() {}
 
 func (x *DrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[24]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1610,7 @@ func (x *DrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainResponse.ProtoReflect.Descriptor instead.
 func (*DrainResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{24}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DrainResponse) GetError() *Error {
@@ -1503,7 +1629,7 @@ type SetKeysRequest struct {
 
 func (x *SetKeysRequest) Reset() {
 	*x = SetKeysRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1641,7 @@ func (x *SetKeysRequest) String() string {
 func (*SetKeysRequest) ProtoMessage() {}
 
 func (x *SetKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[25]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1654,7 @@ func (x *SetKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetKeysRequest.ProtoReflect.Descriptor instead.
 func (*SetKeysRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{25}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetKeysRequest) GetKeys() *Keys {
@@ -1547,7 +1673,7 @@ type SetKeysResponse struct {
 
 func (x *SetKeysResponse) Reset() {
 	*x = SetKeysResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[26]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1685,7 @@ func (x *SetKeysResponse) String() string {
 func (*SetKeysResponse) ProtoMessage() {}
 
 func (x *SetKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[26]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,10 +1698,622 @@ func (x *SetKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetKeysResponse.ProtoReflect.Descriptor instead.
 func (*SetKeysResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{26}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetKeysResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// Region is memory of the application's. It and its capability are in no log.
+type Region struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Capability []byte                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"` // 16
+	Kind       uint32                 `protobuf:"varint,2,opt,name=kind,proto3" json:"kind,omitempty"`            // sdk.MemoryKind
+	Base       uint64                 `protobuf:"varint,3,opt,name=base,proto3" json:"base,omitempty"`
+	Length     uint64                 `protobuf:"varint,4,opt,name=length,proto3" json:"length,omitempty"`
+	Writable   bool                   `protobuf:"varint,5,opt,name=writable,proto3" json:"writable,omitempty"`
+	Device     int32                  `protobuf:"varint,6,opt,name=device,proto3" json:"device,omitempty"`
+	DeviceUuid []byte                 `protobuf:"bytes,7,opt,name=device_uuid,json=deviceUuid,proto3" json:"device_uuid,omitempty"` // 16
+	// The id of the one record of type Files, with one descriptor, that carries
+	// the region's. 0 is none.
+	File          uint64 `protobuf:"varint,8,opt,name=file,proto3" json:"file,omitempty"`
+	Offset        uint64 `protobuf:"varint,9,opt,name=offset,proto3" json:"offset,omitempty"`
+	HandleKind    uint32 `protobuf:"varint,10,opt,name=handle_kind,json=handleKind,proto3" json:"handle_kind,omitempty"` // sdk.HandleKind
+	Handle        []byte `protobuf:"bytes,11,opt,name=handle,proto3" json:"handle,omitempty"`                            // 64, if the kind has one
+	Allocation    uint64 `protobuf:"varint,12,opt,name=allocation,proto3" json:"allocation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Region) Reset() {
+	*x = Region{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Region) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Region) ProtoMessage() {}
+
+func (x *Region) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Region.ProtoReflect.Descriptor instead.
+func (*Region) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Region) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+func (x *Region) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *Region) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *Region) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *Region) GetWritable() bool {
+	if x != nil {
+		return x.Writable
+	}
+	return false
+}
+
+func (x *Region) GetDevice() int32 {
+	if x != nil {
+		return x.Device
+	}
+	return 0
+}
+
+func (x *Region) GetDeviceUuid() []byte {
+	if x != nil {
+		return x.DeviceUuid
+	}
+	return nil
+}
+
+func (x *Region) GetFile() uint64 {
+	if x != nil {
+		return x.File
+	}
+	return 0
+}
+
+func (x *Region) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *Region) GetHandleKind() uint32 {
+	if x != nil {
+		return x.HandleKind
+	}
+	return 0
+}
+
+func (x *Region) GetHandle() []byte {
+	if x != nil {
+		return x.Handle
+	}
+	return nil
+}
+
+func (x *Region) GetAllocation() uint64 {
+	if x != nil {
+		return x.Allocation
+	}
+	return 0
+}
+
+type RegisterRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Region        *Region                `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegisterRequest) Reset() {
+	*x = RegisterRequest{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegisterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegisterRequest) ProtoMessage() {}
+
+func (x *RegisterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegisterRequest.ProtoReflect.Descriptor instead.
+func (*RegisterRequest) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *RegisterRequest) GetRegion() *Region {
+	if x != nil {
+		return x.Region
+	}
+	return nil
+}
+
+type RegisterResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	Attributes    map[string]string      `protobuf:"bytes,2,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegisterResponse) Reset() {
+	*x = RegisterResponse{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegisterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegisterResponse) ProtoMessage() {}
+
+func (x *RegisterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegisterResponse.ProtoReflect.Descriptor instead.
+func (*RegisterResponse) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *RegisterResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *RegisterResponse) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+type DeregisterRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Capability    []byte                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeregisterRequest) Reset() {
+	*x = DeregisterRequest{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeregisterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeregisterRequest) ProtoMessage() {}
+
+func (x *DeregisterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeregisterRequest.ProtoReflect.Descriptor instead.
+func (*DeregisterRequest) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *DeregisterRequest) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+type DeregisterResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeregisterResponse) Reset() {
+	*x = DeregisterResponse{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeregisterResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeregisterResponse) ProtoMessage() {}
+
+func (x *DeregisterResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeregisterResponse.ProtoReflect.Descriptor instead.
+func (*DeregisterResponse) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DeregisterResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// RemoteRegion is a peer's region, from its descriptor.
+type RemoteRegion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Provider      []byte                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"` // its incarnation, 16
+	Instance      uint64                 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"`
+	Capability    []byte                 `protobuf:"bytes,3,opt,name=capability,proto3" json:"capability,omitempty"` // 16; zero in descriptors of older peers
+	Kind          uint32                 `protobuf:"varint,4,opt,name=kind,proto3" json:"kind,omitempty"`            // sdk.MemoryKind
+	Base          uint64                 `protobuf:"varint,5,opt,name=base,proto3" json:"base,omitempty"`
+	Length        uint64                 `protobuf:"varint,6,opt,name=length,proto3" json:"length,omitempty"`
+	Writable      bool                   `protobuf:"varint,7,opt,name=writable,proto3" json:"writable,omitempty"`
+	Attributes    map[string]string      `protobuf:"bytes,8,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Version       uint64                 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoteRegion) Reset() {
+	*x = RemoteRegion{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoteRegion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoteRegion) ProtoMessage() {}
+
+func (x *RemoteRegion) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoteRegion.ProtoReflect.Descriptor instead.
+func (*RemoteRegion) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RemoteRegion) GetProvider() []byte {
+	if x != nil {
+		return x.Provider
+	}
+	return nil
+}
+
+func (x *RemoteRegion) GetInstance() uint64 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *RemoteRegion) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+func (x *RemoteRegion) GetKind() uint32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *RemoteRegion) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *RemoteRegion) GetLength() uint64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
+func (x *RemoteRegion) GetWritable() bool {
+	if x != nil {
+		return x.Writable
+	}
+	return false
+}
+
+func (x *RemoteRegion) GetAttributes() map[string]string {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *RemoteRegion) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type AnnounceRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Region        *RemoteRegion          `protobuf:"bytes,1,opt,name=region,proto3" json:"region,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceRequest) Reset() {
+	*x = AnnounceRequest{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceRequest) ProtoMessage() {}
+
+func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
+func (*AnnounceRequest) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *AnnounceRequest) GetRegion() *RemoteRegion {
+	if x != nil {
+		return x.Region
+	}
+	return nil
+}
+
+type AnnounceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AnnounceResponse) Reset() {
+	*x = AnnounceResponse{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AnnounceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AnnounceResponse) ProtoMessage() {}
+
+func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
+func (*AnnounceResponse) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *AnnounceResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type WithdrawRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Provider      []byte                 `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
+	Capability    []byte                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"` // 16; zero: all of the provider's
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawRequest) Reset() {
+	*x = WithdrawRequest{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawRequest) ProtoMessage() {}
+
+func (x *WithdrawRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawRequest.ProtoReflect.Descriptor instead.
+func (*WithdrawRequest) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *WithdrawRequest) GetProvider() []byte {
+	if x != nil {
+		return x.Provider
+	}
+	return nil
+}
+
+func (x *WithdrawRequest) GetCapability() []byte {
+	if x != nil {
+		return x.Capability
+	}
+	return nil
+}
+
+type WithdrawResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawResponse) Reset() {
+	*x = WithdrawResponse{}
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawResponse) ProtoMessage() {}
+
+func (x *WithdrawResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawResponse.ProtoReflect.Descriptor instead.
+func (*WithdrawResponse) Descriptor() ([]byte, []int) {
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *WithdrawResponse) GetError() *Error {
 	if x != nil {
 		return x.Error
 	}
@@ -1590,7 +2328,7 @@ type CloseRequest struct {
 
 func (x *CloseRequest) Reset() {
 	*x = CloseRequest{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[27]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1602,7 +2340,7 @@ func (x *CloseRequest) String() string {
 func (*CloseRequest) ProtoMessage() {}
 
 func (x *CloseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[27]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1615,7 +2353,7 @@ func (x *CloseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
 func (*CloseRequest) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{27}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{38}
 }
 
 type CloseResponse struct {
@@ -1627,7 +2365,7 @@ type CloseResponse struct {
 
 func (x *CloseResponse) Reset() {
 	*x = CloseResponse{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[28]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +2377,7 @@ func (x *CloseResponse) String() string {
 func (*CloseResponse) ProtoMessage() {}
 
 func (x *CloseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[28]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +2390,7 @@ func (x *CloseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseResponse.ProtoReflect.Descriptor instead.
 func (*CloseResponse) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{28}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CloseResponse) GetError() *Error {
@@ -1675,7 +2413,7 @@ type ConnectRequest_Start struct {
 
 func (x *ConnectRequest_Start) Reset() {
 	*x = ConnectRequest_Start{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +2425,7 @@ func (x *ConnectRequest_Start) String() string {
 func (*ConnectRequest_Start) ProtoMessage() {}
 
 func (x *ConnectRequest_Start) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[32]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +2438,7 @@ func (x *ConnectRequest_Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest_Start.ProtoReflect.Descriptor instead.
 func (*ConnectRequest_Start) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17, 0}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18, 0}
 }
 
 func (x *ConnectRequest_Start) GetTarget() *Target {
@@ -1734,7 +2472,7 @@ type ConnectRequest_Answer struct {
 
 func (x *ConnectRequest_Answer) Reset() {
 	*x = ConnectRequest_Answer{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[33]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1746,7 +2484,7 @@ func (x *ConnectRequest_Answer) String() string {
 func (*ConnectRequest_Answer) ProtoMessage() {}
 
 func (x *ConnectRequest_Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[33]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1759,7 +2497,7 @@ func (x *ConnectRequest_Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest_Answer.ProtoReflect.Descriptor instead.
 func (*ConnectRequest_Answer) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{17, 1}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18, 1}
 }
 
 func (x *ConnectRequest_Answer) GetError() *Error {
@@ -1785,7 +2523,7 @@ type ConnectResponse_Offer struct {
 
 func (x *ConnectResponse_Offer) Reset() {
 	*x = ConnectResponse_Offer{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[34]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +2535,7 @@ func (x *ConnectResponse_Offer) String() string {
 func (*ConnectResponse_Offer) ProtoMessage() {}
 
 func (x *ConnectResponse_Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[34]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +2548,7 @@ func (x *ConnectResponse_Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse_Offer.ProtoReflect.Descriptor instead.
 func (*ConnectResponse_Offer) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18, 0}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *ConnectResponse_Offer) GetOffer() []byte {
@@ -1829,7 +2567,7 @@ type ConnectResponse_Done struct {
 
 func (x *ConnectResponse_Done) Reset() {
 	*x = ConnectResponse_Done{}
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[35]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2579,7 @@ func (x *ConnectResponse_Done) String() string {
 func (*ConnectResponse_Done) ProtoMessage() {}
 
 func (x *ConnectResponse_Done) ProtoReflect() protoreflect.Message {
-	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[35]
+	mi := &file_sdk_internal_pb_plugin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2592,7 @@ func (x *ConnectResponse_Done) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse_Done.ProtoReflect.Descriptor instead.
 func (*ConnectResponse_Done) Descriptor() ([]byte, []int) {
-	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{18, 1}
+	return file_sdk_internal_pb_plugin_proto_rawDescGZIP(), []int{19, 1}
 }
 
 func (x *ConnectResponse_Done) GetError() *Error {
@@ -1872,7 +2610,7 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05Error\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\x11\n" +
-	"\x0fDescribeRequest\"\xb2\x02\n" +
+	"\x0fDescribeRequest\"\xe4\x02\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
@@ -1881,11 +2619,23 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x06limits\x18\x05 \x01(\v2\x18.hawser.plugin.v1.LimitsR\x06limits\x12#\n" +
 	"\rconfig_schema\x18\x06 \x01(\fR\fconfigSchema\x12#\n" +
 	"\rshared_device\x18\a \x01(\bR\fsharedDevice\x12<\n" +
-	"\tlisteners\x18\b \x03(\v2\x1e.hawser.plugin.v1.ListenerSpecR\tlisteners\"u\n" +
+	"\tlisteners\x18\b \x03(\v2\x1e.hawser.plugin.v1.ListenerSpecR\tlisteners\x120\n" +
+	"\x04move\x18\t \x01(\v2\x1c.hawser.plugin.v1.MoveLimitsR\x04move\"u\n" +
 	"\x06Limits\x12\x1b\n" +
 	"\tmax_frame\x18\x01 \x01(\rR\bmaxFrame\x12'\n" +
 	"\x0finflight_frames\x18\x02 \x01(\rR\x0einflightFrames\x12%\n" +
-	"\x0einflight_bytes\x18\x03 \x01(\rR\rinflightBytes\"N\n" +
+	"\x0einflight_bytes\x18\x03 \x01(\rR\rinflightBytes\"\xf6\x01\n" +
+	"\n" +
+	"MoveLimits\x12\x15\n" +
+	"\x06max_op\x18\x01 \x01(\rR\x05maxOp\x12\x1a\n" +
+	"\binflight\x18\x02 \x01(\rR\binflight\x12%\n" +
+	"\x0einflight_bytes\x18\x03 \x01(\rR\rinflightBytes\x12\x14\n" +
+	"\x05local\x18\x04 \x03(\rR\x05local\x12\x16\n" +
+	"\x06remote\x18\x05 \x03(\rR\x06remote\x12\x1f\n" +
+	"\vneeds_flush\x18\x06 \x01(\bR\n" +
+	"needsFlush\x12#\n" +
+	"\rtarget_writes\x18\a \x01(\bR\ftargetWrites\x12\x1a\n" +
+	"\bparallel\x18\b \x01(\rR\bparallel\"N\n" +
 	"\fListenerSpec\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -1935,7 +2685,7 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"T\n" +
 	"\rPathsResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xa1\x02\n" +
+	"\x05paths\x18\x02 \x03(\tR\x05paths\"\xc7\x02\n" +
 	"\x06Target\x12\x14\n" +
 	"\x05local\x18\x01 \x01(\fR\x05local\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\fR\x04peer\x12\x1b\n" +
@@ -1945,7 +2695,9 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x06 \x01(\x04R\n" +
 	"generation\x12#\n" +
-	"\rpeer_identity\x18\a \x01(\tR\fpeerIdentity\x1a9\n" +
+	"\rpeer_identity\x18\a \x01(\tR\fpeerIdentity\x12\x10\n" +
+	"\x03use\x18\b \x01(\rR\x03use\x12\x12\n" +
+	"\x04lane\x18\t \x01(\rR\x04lane\x1a9\n" +
 	"\vRemoteEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdb\x02\n" +
@@ -1986,10 +2738,74 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x0eSetKeysRequest\x12*\n" +
 	"\x04keys\x18\x01 \x01(\v2\x16.hawser.plugin.v1.KeysR\x04keys\"@\n" +
 	"\x0fSetKeysResponse\x12-\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"\xc2\x02\n" +
+	"\x06Region\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x01 \x01(\fR\n" +
+	"capability\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\rR\x04kind\x12\x12\n" +
+	"\x04base\x18\x03 \x01(\x04R\x04base\x12\x16\n" +
+	"\x06length\x18\x04 \x01(\x04R\x06length\x12\x1a\n" +
+	"\bwritable\x18\x05 \x01(\bR\bwritable\x12\x16\n" +
+	"\x06device\x18\x06 \x01(\x05R\x06device\x12\x1f\n" +
+	"\vdevice_uuid\x18\a \x01(\fR\n" +
+	"deviceUuid\x12\x12\n" +
+	"\x04file\x18\b \x01(\x04R\x04file\x12\x16\n" +
+	"\x06offset\x18\t \x01(\x04R\x06offset\x12\x1f\n" +
+	"\vhandle_kind\x18\n" +
+	" \x01(\rR\n" +
+	"handleKind\x12\x16\n" +
+	"\x06handle\x18\v \x01(\fR\x06handle\x12\x1e\n" +
+	"\n" +
+	"allocation\x18\f \x01(\x04R\n" +
+	"allocation\"C\n" +
+	"\x0fRegisterRequest\x120\n" +
+	"\x06region\x18\x01 \x01(\v2\x18.hawser.plugin.v1.RegionR\x06region\"\xd4\x01\n" +
+	"\x10RegisterResponse\x12-\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\x12R\n" +
+	"\n" +
+	"attributes\x18\x02 \x03(\v22.hawser.plugin.v1.RegisterResponse.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"3\n" +
+	"\x11DeregisterRequest\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x01 \x01(\fR\n" +
+	"capability\"C\n" +
+	"\x12DeregisterResponse\x12-\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"\xeb\x02\n" +
+	"\fRemoteRegion\x12\x1a\n" +
+	"\bprovider\x18\x01 \x01(\fR\bprovider\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\x04R\binstance\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x03 \x01(\fR\n" +
+	"capability\x12\x12\n" +
+	"\x04kind\x18\x04 \x01(\rR\x04kind\x12\x12\n" +
+	"\x04base\x18\x05 \x01(\x04R\x04base\x12\x16\n" +
+	"\x06length\x18\x06 \x01(\x04R\x06length\x12\x1a\n" +
+	"\bwritable\x18\a \x01(\bR\bwritable\x12N\n" +
+	"\n" +
+	"attributes\x18\b \x03(\v2..hawser.plugin.v1.RemoteRegion.AttributesEntryR\n" +
+	"attributes\x12\x18\n" +
+	"\aversion\x18\t \x01(\x04R\aversion\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"I\n" +
+	"\x0fAnnounceRequest\x126\n" +
+	"\x06region\x18\x01 \x01(\v2\x1e.hawser.plugin.v1.RemoteRegionR\x06region\"A\n" +
+	"\x10AnnounceResponse\x12-\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"M\n" +
+	"\x0fWithdrawRequest\x12\x1a\n" +
+	"\bprovider\x18\x01 \x01(\fR\bprovider\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\fR\n" +
+	"capability\"A\n" +
+	"\x10WithdrawResponse\x12-\n" +
 	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error\"\x0e\n" +
 	"\fCloseRequest\">\n" +
 	"\rCloseResponse\x12-\n" +
-	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error2\xaa\a\n" +
+	"\x05error\x18\x01 \x01(\v2\x17.hawser.plugin.v1.ErrorR\x05error2\xfc\t\n" +
 	"\x06Plugin\x12Q\n" +
 	"\bDescribe\x12!.hawser.plugin.v1.DescribeRequest\x1a\".hawser.plugin.v1.DescribeResponse\x12Q\n" +
 	"\bOpenLink\x12!.hawser.plugin.v1.OpenLinkRequest\x1a\".hawser.plugin.v1.OpenLinkResponse\x12>\n" +
@@ -2002,7 +2818,12 @@ const file_sdk_internal_pb_plugin_proto_rawDesc = "" +
 	"\x05Probe\x12\x1e.hawser.plugin.v1.ProbeRequest\x1a\x1f.hawser.plugin.v1.ProbeResponse\x12H\n" +
 	"\x05Drain\x12\x1e.hawser.plugin.v1.DrainRequest\x1a\x1f.hawser.plugin.v1.DrainResponse\x12H\n" +
 	"\x05Close\x12\x1e.hawser.plugin.v1.CloseRequest\x1a\x1f.hawser.plugin.v1.CloseResponse\x12N\n" +
-	"\aSetKeys\x12 .hawser.plugin.v1.SetKeysRequest\x1a!.hawser.plugin.v1.SetKeysResponseB4Z2github.com/hawser-transport/hawser/sdk/internal/pbb\x06proto3"
+	"\aSetKeys\x12 .hawser.plugin.v1.SetKeysRequest\x1a!.hawser.plugin.v1.SetKeysResponse\x12Q\n" +
+	"\bRegister\x12!.hawser.plugin.v1.RegisterRequest\x1a\".hawser.plugin.v1.RegisterResponse\x12W\n" +
+	"\n" +
+	"Deregister\x12#.hawser.plugin.v1.DeregisterRequest\x1a$.hawser.plugin.v1.DeregisterResponse\x12Q\n" +
+	"\bAnnounce\x12!.hawser.plugin.v1.AnnounceRequest\x1a\".hawser.plugin.v1.AnnounceResponse\x12Q\n" +
+	"\bWithdraw\x12!.hawser.plugin.v1.WithdrawRequest\x1a\".hawser.plugin.v1.WithdrawResponseB4Z2github.com/hawser-transport/hawser/sdk/internal/pbb\x06proto3"
 
 var (
 	file_sdk_internal_pb_plugin_proto_rawDescOnce sync.Once
@@ -2016,101 +2837,131 @@ func file_sdk_internal_pb_plugin_proto_rawDescGZIP() []byte {
 	return file_sdk_internal_pb_plugin_proto_rawDescData
 }
 
-var file_sdk_internal_pb_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_sdk_internal_pb_plugin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_sdk_internal_pb_plugin_proto_goTypes = []any{
 	(*Error)(nil),                 // 0: hawser.plugin.v1.Error
 	(*DescribeRequest)(nil),       // 1: hawser.plugin.v1.DescribeRequest
 	(*DescribeResponse)(nil),      // 2: hawser.plugin.v1.DescribeResponse
 	(*Limits)(nil),                // 3: hawser.plugin.v1.Limits
-	(*ListenerSpec)(nil),          // 4: hawser.plugin.v1.ListenerSpec
-	(*OpenLinkRequest)(nil),       // 5: hawser.plugin.v1.OpenLinkRequest
-	(*OpenLinkResponse)(nil),      // 6: hawser.plugin.v1.OpenLinkResponse
-	(*Packet)(nil),                // 7: hawser.plugin.v1.Packet
-	(*ConfigureRequest)(nil),      // 8: hawser.plugin.v1.ConfigureRequest
-	(*Keys)(nil),                  // 9: hawser.plugin.v1.Keys
-	(*ConfigureResponse)(nil),     // 10: hawser.plugin.v1.ConfigureResponse
-	(*LocalPath)(nil),             // 11: hawser.plugin.v1.LocalPath
-	(*HealthRequest)(nil),         // 12: hawser.plugin.v1.HealthRequest
-	(*HealthResponse)(nil),        // 13: hawser.plugin.v1.HealthResponse
-	(*PathsRequest)(nil),          // 14: hawser.plugin.v1.PathsRequest
-	(*PathsResponse)(nil),         // 15: hawser.plugin.v1.PathsResponse
-	(*Target)(nil),                // 16: hawser.plugin.v1.Target
-	(*ConnectRequest)(nil),        // 17: hawser.plugin.v1.ConnectRequest
-	(*ConnectResponse)(nil),       // 18: hawser.plugin.v1.ConnectResponse
-	(*AcceptRequest)(nil),         // 19: hawser.plugin.v1.AcceptRequest
-	(*AcceptResponse)(nil),        // 20: hawser.plugin.v1.AcceptResponse
-	(*ProbeRequest)(nil),          // 21: hawser.plugin.v1.ProbeRequest
-	(*ProbeResponse)(nil),         // 22: hawser.plugin.v1.ProbeResponse
-	(*DrainRequest)(nil),          // 23: hawser.plugin.v1.DrainRequest
-	(*DrainResponse)(nil),         // 24: hawser.plugin.v1.DrainResponse
-	(*SetKeysRequest)(nil),        // 25: hawser.plugin.v1.SetKeysRequest
-	(*SetKeysResponse)(nil),       // 26: hawser.plugin.v1.SetKeysResponse
-	(*CloseRequest)(nil),          // 27: hawser.plugin.v1.CloseRequest
-	(*CloseResponse)(nil),         // 28: hawser.plugin.v1.CloseResponse
-	nil,                           // 29: hawser.plugin.v1.ConfigureResponse.AttributesEntry
-	nil,                           // 30: hawser.plugin.v1.PathsRequest.RemoteEntry
-	nil,                           // 31: hawser.plugin.v1.Target.RemoteEntry
-	(*ConnectRequest_Start)(nil),  // 32: hawser.plugin.v1.ConnectRequest.Start
-	(*ConnectRequest_Answer)(nil), // 33: hawser.plugin.v1.ConnectRequest.Answer
-	(*ConnectResponse_Offer)(nil), // 34: hawser.plugin.v1.ConnectResponse.Offer
-	(*ConnectResponse_Done)(nil),  // 35: hawser.plugin.v1.ConnectResponse.Done
+	(*MoveLimits)(nil),            // 4: hawser.plugin.v1.MoveLimits
+	(*ListenerSpec)(nil),          // 5: hawser.plugin.v1.ListenerSpec
+	(*OpenLinkRequest)(nil),       // 6: hawser.plugin.v1.OpenLinkRequest
+	(*OpenLinkResponse)(nil),      // 7: hawser.plugin.v1.OpenLinkResponse
+	(*Packet)(nil),                // 8: hawser.plugin.v1.Packet
+	(*ConfigureRequest)(nil),      // 9: hawser.plugin.v1.ConfigureRequest
+	(*Keys)(nil),                  // 10: hawser.plugin.v1.Keys
+	(*ConfigureResponse)(nil),     // 11: hawser.plugin.v1.ConfigureResponse
+	(*LocalPath)(nil),             // 12: hawser.plugin.v1.LocalPath
+	(*HealthRequest)(nil),         // 13: hawser.plugin.v1.HealthRequest
+	(*HealthResponse)(nil),        // 14: hawser.plugin.v1.HealthResponse
+	(*PathsRequest)(nil),          // 15: hawser.plugin.v1.PathsRequest
+	(*PathsResponse)(nil),         // 16: hawser.plugin.v1.PathsResponse
+	(*Target)(nil),                // 17: hawser.plugin.v1.Target
+	(*ConnectRequest)(nil),        // 18: hawser.plugin.v1.ConnectRequest
+	(*ConnectResponse)(nil),       // 19: hawser.plugin.v1.ConnectResponse
+	(*AcceptRequest)(nil),         // 20: hawser.plugin.v1.AcceptRequest
+	(*AcceptResponse)(nil),        // 21: hawser.plugin.v1.AcceptResponse
+	(*ProbeRequest)(nil),          // 22: hawser.plugin.v1.ProbeRequest
+	(*ProbeResponse)(nil),         // 23: hawser.plugin.v1.ProbeResponse
+	(*DrainRequest)(nil),          // 24: hawser.plugin.v1.DrainRequest
+	(*DrainResponse)(nil),         // 25: hawser.plugin.v1.DrainResponse
+	(*SetKeysRequest)(nil),        // 26: hawser.plugin.v1.SetKeysRequest
+	(*SetKeysResponse)(nil),       // 27: hawser.plugin.v1.SetKeysResponse
+	(*Region)(nil),                // 28: hawser.plugin.v1.Region
+	(*RegisterRequest)(nil),       // 29: hawser.plugin.v1.RegisterRequest
+	(*RegisterResponse)(nil),      // 30: hawser.plugin.v1.RegisterResponse
+	(*DeregisterRequest)(nil),     // 31: hawser.plugin.v1.DeregisterRequest
+	(*DeregisterResponse)(nil),    // 32: hawser.plugin.v1.DeregisterResponse
+	(*RemoteRegion)(nil),          // 33: hawser.plugin.v1.RemoteRegion
+	(*AnnounceRequest)(nil),       // 34: hawser.plugin.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),      // 35: hawser.plugin.v1.AnnounceResponse
+	(*WithdrawRequest)(nil),       // 36: hawser.plugin.v1.WithdrawRequest
+	(*WithdrawResponse)(nil),      // 37: hawser.plugin.v1.WithdrawResponse
+	(*CloseRequest)(nil),          // 38: hawser.plugin.v1.CloseRequest
+	(*CloseResponse)(nil),         // 39: hawser.plugin.v1.CloseResponse
+	nil,                           // 40: hawser.plugin.v1.ConfigureResponse.AttributesEntry
+	nil,                           // 41: hawser.plugin.v1.PathsRequest.RemoteEntry
+	nil,                           // 42: hawser.plugin.v1.Target.RemoteEntry
+	(*ConnectRequest_Start)(nil),  // 43: hawser.plugin.v1.ConnectRequest.Start
+	(*ConnectRequest_Answer)(nil), // 44: hawser.plugin.v1.ConnectRequest.Answer
+	(*ConnectResponse_Offer)(nil), // 45: hawser.plugin.v1.ConnectResponse.Offer
+	(*ConnectResponse_Done)(nil),  // 46: hawser.plugin.v1.ConnectResponse.Done
+	nil,                           // 47: hawser.plugin.v1.RegisterResponse.AttributesEntry
+	nil,                           // 48: hawser.plugin.v1.RemoteRegion.AttributesEntry
 }
 var file_sdk_internal_pb_plugin_proto_depIdxs = []int32{
 	3,  // 0: hawser.plugin.v1.DescribeResponse.limits:type_name -> hawser.plugin.v1.Limits
-	4,  // 1: hawser.plugin.v1.DescribeResponse.listeners:type_name -> hawser.plugin.v1.ListenerSpec
-	0,  // 2: hawser.plugin.v1.OpenLinkResponse.error:type_name -> hawser.plugin.v1.Error
-	9,  // 3: hawser.plugin.v1.ConfigureRequest.keys:type_name -> hawser.plugin.v1.Keys
-	0,  // 4: hawser.plugin.v1.ConfigureResponse.error:type_name -> hawser.plugin.v1.Error
-	29, // 5: hawser.plugin.v1.ConfigureResponse.attributes:type_name -> hawser.plugin.v1.ConfigureResponse.AttributesEntry
-	11, // 6: hawser.plugin.v1.ConfigureResponse.paths:type_name -> hawser.plugin.v1.LocalPath
-	0,  // 7: hawser.plugin.v1.HealthResponse.error:type_name -> hawser.plugin.v1.Error
-	30, // 8: hawser.plugin.v1.PathsRequest.remote:type_name -> hawser.plugin.v1.PathsRequest.RemoteEntry
-	0,  // 9: hawser.plugin.v1.PathsResponse.error:type_name -> hawser.plugin.v1.Error
-	31, // 10: hawser.plugin.v1.Target.remote:type_name -> hawser.plugin.v1.Target.RemoteEntry
-	32, // 11: hawser.plugin.v1.ConnectRequest.start:type_name -> hawser.plugin.v1.ConnectRequest.Start
-	33, // 12: hawser.plugin.v1.ConnectRequest.answer:type_name -> hawser.plugin.v1.ConnectRequest.Answer
-	34, // 13: hawser.plugin.v1.ConnectResponse.offer:type_name -> hawser.plugin.v1.ConnectResponse.Offer
-	35, // 14: hawser.plugin.v1.ConnectResponse.done:type_name -> hawser.plugin.v1.ConnectResponse.Done
-	16, // 15: hawser.plugin.v1.AcceptRequest.target:type_name -> hawser.plugin.v1.Target
-	0,  // 16: hawser.plugin.v1.AcceptResponse.error:type_name -> hawser.plugin.v1.Error
-	16, // 17: hawser.plugin.v1.ProbeRequest.target:type_name -> hawser.plugin.v1.Target
-	0,  // 18: hawser.plugin.v1.ProbeResponse.error:type_name -> hawser.plugin.v1.Error
-	0,  // 19: hawser.plugin.v1.DrainResponse.error:type_name -> hawser.plugin.v1.Error
-	9,  // 20: hawser.plugin.v1.SetKeysRequest.keys:type_name -> hawser.plugin.v1.Keys
-	0,  // 21: hawser.plugin.v1.SetKeysResponse.error:type_name -> hawser.plugin.v1.Error
-	0,  // 22: hawser.plugin.v1.CloseResponse.error:type_name -> hawser.plugin.v1.Error
-	16, // 23: hawser.plugin.v1.ConnectRequest.Start.target:type_name -> hawser.plugin.v1.Target
-	0,  // 24: hawser.plugin.v1.ConnectRequest.Answer.error:type_name -> hawser.plugin.v1.Error
-	0,  // 25: hawser.plugin.v1.ConnectResponse.Done.error:type_name -> hawser.plugin.v1.Error
-	1,  // 26: hawser.plugin.v1.Plugin.Describe:input_type -> hawser.plugin.v1.DescribeRequest
-	5,  // 27: hawser.plugin.v1.Plugin.OpenLink:input_type -> hawser.plugin.v1.OpenLinkRequest
-	7,  // 28: hawser.plugin.v1.Plugin.Link:input_type -> hawser.plugin.v1.Packet
-	8,  // 29: hawser.plugin.v1.Plugin.Configure:input_type -> hawser.plugin.v1.ConfigureRequest
-	12, // 30: hawser.plugin.v1.Plugin.Health:input_type -> hawser.plugin.v1.HealthRequest
-	14, // 31: hawser.plugin.v1.Plugin.Paths:input_type -> hawser.plugin.v1.PathsRequest
-	17, // 32: hawser.plugin.v1.Plugin.Connect:input_type -> hawser.plugin.v1.ConnectRequest
-	19, // 33: hawser.plugin.v1.Plugin.Accept:input_type -> hawser.plugin.v1.AcceptRequest
-	21, // 34: hawser.plugin.v1.Plugin.Probe:input_type -> hawser.plugin.v1.ProbeRequest
-	23, // 35: hawser.plugin.v1.Plugin.Drain:input_type -> hawser.plugin.v1.DrainRequest
-	27, // 36: hawser.plugin.v1.Plugin.Close:input_type -> hawser.plugin.v1.CloseRequest
-	25, // 37: hawser.plugin.v1.Plugin.SetKeys:input_type -> hawser.plugin.v1.SetKeysRequest
-	2,  // 38: hawser.plugin.v1.Plugin.Describe:output_type -> hawser.plugin.v1.DescribeResponse
-	6,  // 39: hawser.plugin.v1.Plugin.OpenLink:output_type -> hawser.plugin.v1.OpenLinkResponse
-	7,  // 40: hawser.plugin.v1.Plugin.Link:output_type -> hawser.plugin.v1.Packet
-	10, // 41: hawser.plugin.v1.Plugin.Configure:output_type -> hawser.plugin.v1.ConfigureResponse
-	13, // 42: hawser.plugin.v1.Plugin.Health:output_type -> hawser.plugin.v1.HealthResponse
-	15, // 43: hawser.plugin.v1.Plugin.Paths:output_type -> hawser.plugin.v1.PathsResponse
-	18, // 44: hawser.plugin.v1.Plugin.Connect:output_type -> hawser.plugin.v1.ConnectResponse
-	20, // 45: hawser.plugin.v1.Plugin.Accept:output_type -> hawser.plugin.v1.AcceptResponse
-	22, // 46: hawser.plugin.v1.Plugin.Probe:output_type -> hawser.plugin.v1.ProbeResponse
-	24, // 47: hawser.plugin.v1.Plugin.Drain:output_type -> hawser.plugin.v1.DrainResponse
-	28, // 48: hawser.plugin.v1.Plugin.Close:output_type -> hawser.plugin.v1.CloseResponse
-	26, // 49: hawser.plugin.v1.Plugin.SetKeys:output_type -> hawser.plugin.v1.SetKeysResponse
-	38, // [38:50] is the sub-list for method output_type
-	26, // [26:38] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	5,  // 1: hawser.plugin.v1.DescribeResponse.listeners:type_name -> hawser.plugin.v1.ListenerSpec
+	4,  // 2: hawser.plugin.v1.DescribeResponse.move:type_name -> hawser.plugin.v1.MoveLimits
+	0,  // 3: hawser.plugin.v1.OpenLinkResponse.error:type_name -> hawser.plugin.v1.Error
+	10, // 4: hawser.plugin.v1.ConfigureRequest.keys:type_name -> hawser.plugin.v1.Keys
+	0,  // 5: hawser.plugin.v1.ConfigureResponse.error:type_name -> hawser.plugin.v1.Error
+	40, // 6: hawser.plugin.v1.ConfigureResponse.attributes:type_name -> hawser.plugin.v1.ConfigureResponse.AttributesEntry
+	12, // 7: hawser.plugin.v1.ConfigureResponse.paths:type_name -> hawser.plugin.v1.LocalPath
+	0,  // 8: hawser.plugin.v1.HealthResponse.error:type_name -> hawser.plugin.v1.Error
+	41, // 9: hawser.plugin.v1.PathsRequest.remote:type_name -> hawser.plugin.v1.PathsRequest.RemoteEntry
+	0,  // 10: hawser.plugin.v1.PathsResponse.error:type_name -> hawser.plugin.v1.Error
+	42, // 11: hawser.plugin.v1.Target.remote:type_name -> hawser.plugin.v1.Target.RemoteEntry
+	43, // 12: hawser.plugin.v1.ConnectRequest.start:type_name -> hawser.plugin.v1.ConnectRequest.Start
+	44, // 13: hawser.plugin.v1.ConnectRequest.answer:type_name -> hawser.plugin.v1.ConnectRequest.Answer
+	45, // 14: hawser.plugin.v1.ConnectResponse.offer:type_name -> hawser.plugin.v1.ConnectResponse.Offer
+	46, // 15: hawser.plugin.v1.ConnectResponse.done:type_name -> hawser.plugin.v1.ConnectResponse.Done
+	17, // 16: hawser.plugin.v1.AcceptRequest.target:type_name -> hawser.plugin.v1.Target
+	0,  // 17: hawser.plugin.v1.AcceptResponse.error:type_name -> hawser.plugin.v1.Error
+	17, // 18: hawser.plugin.v1.ProbeRequest.target:type_name -> hawser.plugin.v1.Target
+	0,  // 19: hawser.plugin.v1.ProbeResponse.error:type_name -> hawser.plugin.v1.Error
+	0,  // 20: hawser.plugin.v1.DrainResponse.error:type_name -> hawser.plugin.v1.Error
+	10, // 21: hawser.plugin.v1.SetKeysRequest.keys:type_name -> hawser.plugin.v1.Keys
+	0,  // 22: hawser.plugin.v1.SetKeysResponse.error:type_name -> hawser.plugin.v1.Error
+	28, // 23: hawser.plugin.v1.RegisterRequest.region:type_name -> hawser.plugin.v1.Region
+	0,  // 24: hawser.plugin.v1.RegisterResponse.error:type_name -> hawser.plugin.v1.Error
+	47, // 25: hawser.plugin.v1.RegisterResponse.attributes:type_name -> hawser.plugin.v1.RegisterResponse.AttributesEntry
+	0,  // 26: hawser.plugin.v1.DeregisterResponse.error:type_name -> hawser.plugin.v1.Error
+	48, // 27: hawser.plugin.v1.RemoteRegion.attributes:type_name -> hawser.plugin.v1.RemoteRegion.AttributesEntry
+	33, // 28: hawser.plugin.v1.AnnounceRequest.region:type_name -> hawser.plugin.v1.RemoteRegion
+	0,  // 29: hawser.plugin.v1.AnnounceResponse.error:type_name -> hawser.plugin.v1.Error
+	0,  // 30: hawser.plugin.v1.WithdrawResponse.error:type_name -> hawser.plugin.v1.Error
+	0,  // 31: hawser.plugin.v1.CloseResponse.error:type_name -> hawser.plugin.v1.Error
+	17, // 32: hawser.plugin.v1.ConnectRequest.Start.target:type_name -> hawser.plugin.v1.Target
+	0,  // 33: hawser.plugin.v1.ConnectRequest.Answer.error:type_name -> hawser.plugin.v1.Error
+	0,  // 34: hawser.plugin.v1.ConnectResponse.Done.error:type_name -> hawser.plugin.v1.Error
+	1,  // 35: hawser.plugin.v1.Plugin.Describe:input_type -> hawser.plugin.v1.DescribeRequest
+	6,  // 36: hawser.plugin.v1.Plugin.OpenLink:input_type -> hawser.plugin.v1.OpenLinkRequest
+	8,  // 37: hawser.plugin.v1.Plugin.Link:input_type -> hawser.plugin.v1.Packet
+	9,  // 38: hawser.plugin.v1.Plugin.Configure:input_type -> hawser.plugin.v1.ConfigureRequest
+	13, // 39: hawser.plugin.v1.Plugin.Health:input_type -> hawser.plugin.v1.HealthRequest
+	15, // 40: hawser.plugin.v1.Plugin.Paths:input_type -> hawser.plugin.v1.PathsRequest
+	18, // 41: hawser.plugin.v1.Plugin.Connect:input_type -> hawser.plugin.v1.ConnectRequest
+	20, // 42: hawser.plugin.v1.Plugin.Accept:input_type -> hawser.plugin.v1.AcceptRequest
+	22, // 43: hawser.plugin.v1.Plugin.Probe:input_type -> hawser.plugin.v1.ProbeRequest
+	24, // 44: hawser.plugin.v1.Plugin.Drain:input_type -> hawser.plugin.v1.DrainRequest
+	38, // 45: hawser.plugin.v1.Plugin.Close:input_type -> hawser.plugin.v1.CloseRequest
+	26, // 46: hawser.plugin.v1.Plugin.SetKeys:input_type -> hawser.plugin.v1.SetKeysRequest
+	29, // 47: hawser.plugin.v1.Plugin.Register:input_type -> hawser.plugin.v1.RegisterRequest
+	31, // 48: hawser.plugin.v1.Plugin.Deregister:input_type -> hawser.plugin.v1.DeregisterRequest
+	34, // 49: hawser.plugin.v1.Plugin.Announce:input_type -> hawser.plugin.v1.AnnounceRequest
+	36, // 50: hawser.plugin.v1.Plugin.Withdraw:input_type -> hawser.plugin.v1.WithdrawRequest
+	2,  // 51: hawser.plugin.v1.Plugin.Describe:output_type -> hawser.plugin.v1.DescribeResponse
+	7,  // 52: hawser.plugin.v1.Plugin.OpenLink:output_type -> hawser.plugin.v1.OpenLinkResponse
+	8,  // 53: hawser.plugin.v1.Plugin.Link:output_type -> hawser.plugin.v1.Packet
+	11, // 54: hawser.plugin.v1.Plugin.Configure:output_type -> hawser.plugin.v1.ConfigureResponse
+	14, // 55: hawser.plugin.v1.Plugin.Health:output_type -> hawser.plugin.v1.HealthResponse
+	16, // 56: hawser.plugin.v1.Plugin.Paths:output_type -> hawser.plugin.v1.PathsResponse
+	19, // 57: hawser.plugin.v1.Plugin.Connect:output_type -> hawser.plugin.v1.ConnectResponse
+	21, // 58: hawser.plugin.v1.Plugin.Accept:output_type -> hawser.plugin.v1.AcceptResponse
+	23, // 59: hawser.plugin.v1.Plugin.Probe:output_type -> hawser.plugin.v1.ProbeResponse
+	25, // 60: hawser.plugin.v1.Plugin.Drain:output_type -> hawser.plugin.v1.DrainResponse
+	39, // 61: hawser.plugin.v1.Plugin.Close:output_type -> hawser.plugin.v1.CloseResponse
+	27, // 62: hawser.plugin.v1.Plugin.SetKeys:output_type -> hawser.plugin.v1.SetKeysResponse
+	30, // 63: hawser.plugin.v1.Plugin.Register:output_type -> hawser.plugin.v1.RegisterResponse
+	32, // 64: hawser.plugin.v1.Plugin.Deregister:output_type -> hawser.plugin.v1.DeregisterResponse
+	35, // 65: hawser.plugin.v1.Plugin.Announce:output_type -> hawser.plugin.v1.AnnounceResponse
+	37, // 66: hawser.plugin.v1.Plugin.Withdraw:output_type -> hawser.plugin.v1.WithdrawResponse
+	51, // [51:67] is the sub-list for method output_type
+	35, // [35:51] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_sdk_internal_pb_plugin_proto_init() }
@@ -2118,11 +2969,11 @@ func file_sdk_internal_pb_plugin_proto_init() {
 	if File_sdk_internal_pb_plugin_proto != nil {
 		return
 	}
-	file_sdk_internal_pb_plugin_proto_msgTypes[17].OneofWrappers = []any{
+	file_sdk_internal_pb_plugin_proto_msgTypes[18].OneofWrappers = []any{
 		(*ConnectRequest_Start_)(nil),
 		(*ConnectRequest_Answer_)(nil),
 	}
-	file_sdk_internal_pb_plugin_proto_msgTypes[18].OneofWrappers = []any{
+	file_sdk_internal_pb_plugin_proto_msgTypes[19].OneofWrappers = []any{
 		(*ConnectResponse_Offer_)(nil),
 		(*ConnectResponse_Done_)(nil),
 	}
@@ -2132,7 +2983,7 @@ func file_sdk_internal_pb_plugin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sdk_internal_pb_plugin_proto_rawDesc), len(file_sdk_internal_pb_plugin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,18 +25,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Plugin_Describe_FullMethodName  = "/hawser.plugin.v1.Plugin/Describe"
-	Plugin_OpenLink_FullMethodName  = "/hawser.plugin.v1.Plugin/OpenLink"
-	Plugin_Link_FullMethodName      = "/hawser.plugin.v1.Plugin/Link"
-	Plugin_Configure_FullMethodName = "/hawser.plugin.v1.Plugin/Configure"
-	Plugin_Health_FullMethodName    = "/hawser.plugin.v1.Plugin/Health"
-	Plugin_Paths_FullMethodName     = "/hawser.plugin.v1.Plugin/Paths"
-	Plugin_Connect_FullMethodName   = "/hawser.plugin.v1.Plugin/Connect"
-	Plugin_Accept_FullMethodName    = "/hawser.plugin.v1.Plugin/Accept"
-	Plugin_Probe_FullMethodName     = "/hawser.plugin.v1.Plugin/Probe"
-	Plugin_Drain_FullMethodName     = "/hawser.plugin.v1.Plugin/Drain"
-	Plugin_Close_FullMethodName     = "/hawser.plugin.v1.Plugin/Close"
-	Plugin_SetKeys_FullMethodName   = "/hawser.plugin.v1.Plugin/SetKeys"
+	Plugin_Describe_FullMethodName   = "/hawser.plugin.v1.Plugin/Describe"
+	Plugin_OpenLink_FullMethodName   = "/hawser.plugin.v1.Plugin/OpenLink"
+	Plugin_Link_FullMethodName       = "/hawser.plugin.v1.Plugin/Link"
+	Plugin_Configure_FullMethodName  = "/hawser.plugin.v1.Plugin/Configure"
+	Plugin_Health_FullMethodName     = "/hawser.plugin.v1.Plugin/Health"
+	Plugin_Paths_FullMethodName      = "/hawser.plugin.v1.Plugin/Paths"
+	Plugin_Connect_FullMethodName    = "/hawser.plugin.v1.Plugin/Connect"
+	Plugin_Accept_FullMethodName     = "/hawser.plugin.v1.Plugin/Accept"
+	Plugin_Probe_FullMethodName      = "/hawser.plugin.v1.Plugin/Probe"
+	Plugin_Drain_FullMethodName      = "/hawser.plugin.v1.Plugin/Drain"
+	Plugin_Close_FullMethodName      = "/hawser.plugin.v1.Plugin/Close"
+	Plugin_SetKeys_FullMethodName    = "/hawser.plugin.v1.Plugin/SetKeys"
+	Plugin_Register_FullMethodName   = "/hawser.plugin.v1.Plugin/Register"
+	Plugin_Deregister_FullMethodName = "/hawser.plugin.v1.Plugin/Deregister"
+	Plugin_Announce_FullMethodName   = "/hawser.plugin.v1.Plugin/Announce"
+	Plugin_Withdraw_FullMethodName   = "/hawser.plugin.v1.Plugin/Withdraw"
 )
 
 // PluginClient is the client API for Plugin service.
@@ -60,6 +64,12 @@ type PluginClient interface {
 	Close(ctx context.Context, in *CloseRequest, opts ...grpc.CallOption) (*CloseResponse, error)
 	// Replaces the keys of Configure.
 	SetKeys(ctx context.Context, in *SetKeysRequest, opts ...grpc.CallOption) (*SetKeysResponse, error)
+	// The engine's own regions. They end by the call's deadline with an error.
+	Register(ctx context.Context, in *RegisterRequest, opts ...grpc.CallOption) (*RegisterResponse, error)
+	Deregister(ctx context.Context, in *DeregisterRequest, opts ...grpc.CallOption) (*DeregisterResponse, error)
+	// Peers' regions.
+	Announce(ctx context.Context, in *AnnounceRequest, opts ...grpc.CallOption) (*AnnounceResponse, error)
+	Withdraw(ctx context.Context, in *WithdrawRequest, opts ...grpc.CallOption) (*WithdrawResponse, error)
 }
 
 type pluginClient struct {
@@ -196,6 +206,46 @@ func (c *pluginClient) SetKeys(ctx context.Context, in *SetKeysRequest, opts ...
 	return out, nil
 }
 
+func (c *pluginClient) Register(ctx context.Context, in *RegisterRequest, opts ...grpc.CallOption) (*RegisterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RegisterResponse)
+	err := c.cc.Invoke(ctx, Plugin_Register_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *pluginClient) Deregister(ctx context.Context, in *DeregisterRequest, opts ...grpc.CallOption) (*DeregisterResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeregisterResponse)
+	err := c.cc.Invoke(ctx, Plugin_Deregister_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *pluginClient) Announce(ctx context.Context, in *AnnounceRequest, opts ...grpc.CallOption) (*AnnounceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AnnounceResponse)
+	err := c.cc.Invoke(ctx, Plugin_Announce_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *pluginClient) Withdraw(ctx context.Context, in *WithdrawRequest, opts ...grpc.CallOption) (*WithdrawResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WithdrawResponse)
+	err := c.cc.Invoke(ctx, Plugin_Withdraw_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PluginServer is the server API for Plugin service.
 // All implementations must embed UnimplementedPluginServer
 // for forward compatibility.
@@ -217,6 +267,12 @@ type PluginServer interface {
 	Close(context.Context, *CloseRequest) (*CloseResponse, error)
 	// Replaces the keys of Configure.
 	SetKeys(context.Context, *SetKeysRequest) (*SetKeysResponse, error)
+	// The engine's own regions. They end by the call's deadline with an error.
+	Register(context.Context, *RegisterRequest) (*RegisterResponse, error)
+	Deregister(context.Context, *DeregisterRequest) (*DeregisterResponse, error)
+	// Peers' regions.
+	Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error)
+	Withdraw(context.Context, *WithdrawRequest) (*WithdrawResponse, error)
 	mustEmbedUnimplementedPluginServer()
 }
 
@@ -262,6 +318,18 @@ func (UnimplementedPluginServer) Close(context.Context, *CloseRequest) (*CloseRe
 }
 func (UnimplementedPluginServer) SetKeys(context.Context, *SetKeysRequest) (*SetKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetKeys not implemented")
+}
+func (UnimplementedPluginServer) Register(context.Context, *RegisterRequest) (*RegisterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Register not implemented")
+}
+func (UnimplementedPluginServer) Deregister(context.Context, *DeregisterRequest) (*DeregisterResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Deregister not implemented")
+}
+func (UnimplementedPluginServer) Announce(context.Context, *AnnounceRequest) (*AnnounceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Announce not implemented")
+}
+func (UnimplementedPluginServer) Withdraw(context.Context, *WithdrawRequest) (*WithdrawResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Withdraw not implemented")
 }
 func (UnimplementedPluginServer) mustEmbedUnimplementedPluginServer() {}
 func (UnimplementedPluginServer) testEmbeddedByValue()                {}
@@ -478,6 +546,78 @@ func _Plugin_SetKeys_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Plugin_Register_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RegisterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PluginServer).Register(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Plugin_Register_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PluginServer).Register(ctx, req.(*RegisterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Plugin_Deregister_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeregisterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PluginServer).Deregister(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Plugin_Deregister_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PluginServer).Deregister(ctx, req.(*DeregisterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Plugin_Announce_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AnnounceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PluginServer).Announce(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Plugin_Announce_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PluginServer).Announce(ctx, req.(*AnnounceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Plugin_Withdraw_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WithdrawRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PluginServer).Withdraw(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Plugin_Withdraw_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PluginServer).Withdraw(ctx, req.(*WithdrawRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Plugin_ServiceDesc is the grpc.ServiceDesc for Plugin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -524,6 +664,22 @@ var Plugin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetKeys",
 			Handler:    _Plugin_SetKeys_Handler,
+		},
+		{
+			MethodName: "Register",
+			Handler:    _Plugin_Register_Handler,
+		},
+		{
+			MethodName: "Deregister",
+			Handler:    _Plugin_Deregister_Handler,
+		},
+		{
+			MethodName: "Announce",
+			Handler:    _Plugin_Announce_Handler,
+		},
+		{
+			MethodName: "Withdraw",
+			Handler:    _Plugin_Withdraw_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
