@@ -170,7 +170,7 @@ func (p *passive) Ended(err error) {
 // then stopped doing anything for it, rather than followed from the instance's
 // loss: a process whose link is cut may still run.
 func ownWord(inst *pluginhost.Instance, err error) bool {
-	return inst.Live() && sdk.CodeOf(err) != sdk.PluginExited || isClosed(inst.Gone)
+	return sdk.CodeOf(err) != sdk.PluginExited || isClosed(inst.Gone)
 }
 
 // gone takes the end out: it is fenced.

@@ -126,6 +126,18 @@ func (m *memory) drop(r *Region) {
 	m.removeLocked(r)
 }
 
+// lend takes a lease on a region for a transfer, unless it is being closed.
+func (m *memory) lend(r *Region) bool {
+	if !m.leases.Acquire(r) {
+		return false
+	}
+	if r.shut.Load() { // and forgotten by now
+		m.leases.Release(r)
+		return false
+	}
+	return true
+}
+
 // removeLocked forgets a region. Instances that have it keep it until they are
 // told, or for as long as they live: nobody can name it.
 func (m *memory) removeLocked(r *Region) {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"os"
+	"sync/atomic"
 
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
 	"github.com/hawser-transport/hawser/sdk"
@@ -34,6 +35,7 @@ type Region struct {
 	bytes      []byte     // the mapping, nil for device memory
 	unmap      func() error
 
+	shut    atomic.Bool   // Close was called
 	closing chan struct{} // a token: one Close at a time
 
 	// Guarded by the memory's lock.

@@ -52,6 +52,7 @@ func (r *Region) Close(ctx context.Context) error {
 // withdraw takes a region out of the descriptor, and leaves a tombstone. It is
 // idempotent.
 func (m *memory) withdraw(r *Region) {
+	r.shut.Store(true)
 	m.leases.Retire(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()

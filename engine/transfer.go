@@ -132,7 +132,7 @@ func (e *Engine) Submit(ctx context.Context, ops []Op, opts SubmitOptions) (*Tra
 	}
 	by := map[*Segment]*target{}
 	for i, x := range ops {
-		if !e.memory.leases.Acquire(x.Local) {
+		if !e.memory.lend(x.Local) {
 			for _, o := range t.ops {
 				e.memory.leases.Release(o.local)
 			}

@@ -299,10 +299,6 @@ func (t *Transport) Abort(err error) {
 	t.abort(reason{rank: rankAborted, err: sdk.Errorf(sdk.PluginExited, "plugin %s: %w", t.label, err)})
 }
 
-// Alive reports whether what Handlers are told is the plugin's own word. It is
-// false before the first of them is told of the plugin's loss.
-func (t *Transport) Alive() bool { return t.ctx.Err() == nil }
-
 // Done is closed when the link has ended and every endpoint has got its end.
 func (t *Transport) Done() <-chan struct{} { return t.done }
 

@@ -36,7 +36,7 @@ func (s *Supervisor) open(ctx context.Context, spec Spec) (*running, error) {
 	if err != nil {
 		return nil, named(spec.Name, err)
 	}
-	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport(), process: p}, unmon: func() {}}
+	r := &running{process: p, inst: &Instance{ID: id, Name: spec.Name, Transport: p.transport()}, unmon: func() {}}
 	if in, ok := p.(*resident); ok {
 		r.inst.Ending = in.ending
 	}

@@ -55,23 +55,6 @@ type Instance struct {
 	// to be closed: nothing of the engine's may keep its goroutines then. It is
 	// nil for a process.
 	Ending <-chan struct{}
-	process process
-}
-
-// Live reports whether the instance still speaks for itself: what its
-// endpoints' handlers are told is the instance's own word, not what follows
-// from the loss of it.
-func (i *Instance) Live() bool {
-	if i.process == nil {
-		return true
-	}
-	select {
-	case <-i.process.ended():
-		return false
-	default:
-	}
-	t, ok := i.Transport.(living)
-	return !ok || t.Alive()
 }
 
 // Observer learns what becomes of a transport. Its methods, but PathsChanged,

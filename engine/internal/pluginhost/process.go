@@ -64,9 +64,6 @@ type (
 	moving interface {
 		Progress() uint64
 	}
-	living interface {
-		Alive() bool
-	}
 	dropping interface {
 		Dropped() uint64
 	}
