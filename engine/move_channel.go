@@ -205,6 +205,7 @@ func (m *mover) connectLocked(l *lane, now time.Time) {
 	}
 	if err := m.s.e.watch.allow(m.s.a.address, now); err != nil {
 		m.laneFailedLocked(l, now, err.Error())
+		m.again = true // another way, or none
 		return
 	}
 	l.generation++
