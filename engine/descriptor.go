@@ -113,9 +113,13 @@ func (m *memory) pushLocked(x *reader) {
 
 func (m *memory) push(x *reader) {
 	for wait := helloMin; ; wait = min(2*wait, helloMax) {
-		done := m.pushOnce(x)
+		done, news := m.pushOnce(x)
 		if done {
 			return
+		}
+		if news {
+			wait = helloMin / 2
+			continue
 		}
 		select {
 		case <-time.After(wait):
@@ -125,13 +129,14 @@ func (m *memory) push(x *reader) {
 	}
 }
 
-// pushOnce reports whether there is nothing more to say.
-func (m *memory) pushOnce(x *reader) (done bool) {
+// pushOnce reports whether there is nothing more to say, or, if there is, whether
+// that is news for the reader.
+func (m *memory) pushOnce(x *reader) (done, news bool) {
 	m.mu.Lock()
 	if m.e.ctx.Err() != nil || m.readers[x.incarnation] != x || x.told >= m.version && len(x.holds) == 0 {
 		x.pushing = false
 		m.mu.Unlock()
-		return true
+		return true, false
 	}
 	req := control.InvalidateRequest{From: m.e.incarnation, Version: m.version}
 	asked := map[Capability]*Region{}
@@ -150,7 +155,7 @@ func (m *memory) pushOnce(x *reader) (done bool) {
 	m.e.stats.descriptors[descTold+boolean(err != nil)].Add(1)
 	if err != nil {
 		m.e.log.Debug("peer not told of changed memory", "peer", name, "error", err)
-		return false
+		return false, false
 	}
 	x.heard, x.told = time.Now(), max(x.told, req.Version)
 	for c, r := range asked {
@@ -159,7 +164,7 @@ func (m *memory) pushOnce(x *reader) (done bool) {
 		}
 	}
 	m.signalLocked()
-	return false // the next round looks
+	return false, len(x.holds) == 0 || x.told < m.version
 }
 
 // invalidate makes the call, over the peer's association if there is one.

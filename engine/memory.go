@@ -112,6 +112,9 @@ func (m *memory) add(r *Region) error {
 func (m *memory) publish(r *Region) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if r.opts.Private {
+		return 0
+	}
 	r.published = m.version + 1
 	m.changedLocked()
 	return len(m.bodyLocked())
@@ -122,7 +125,9 @@ func (m *memory) drop(r *Region) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r.withdrawn = true
-	m.changedLocked()
+	if r.published != 0 {
+		m.changedLocked()
+	}
 	m.removeLocked(r)
 }
 

@@ -81,14 +81,11 @@ func (s *source) alive() bool { return s.life.Err() == nil }
 // close is one user less.
 func (s *source) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.opens--; s.opens > 0 {
-		return
-	}
-	for k := range s.told {
-		if s.leases.Held(k.buffer) == 0 {
-			s.forgetLocked(k)
-		}
+	s.opens--
+	last := s.opens == 0
+	s.mu.Unlock()
+	if last {
+		s.shed()
 	}
 }
 
@@ -119,15 +116,7 @@ func (s *source) refresh(ctx context.Context) (*descriptor.Descriptor, error) {
 		defer s.mu.Unlock()
 		return nil, s.dead
 	}
-	f := s.next
-	if f == nil {
-		f = &flight{done: make(chan struct{})}
-		if s.flight == nil {
-			s.flyLocked(f)
-		} else {
-			s.next = f
-		}
-	}
+	f := s.askLocked()
 	s.mu.Unlock()
 	select {
 	case <-f.done:
@@ -137,6 +126,20 @@ func (s *source) refresh(ctx context.Context) (*descriptor.Descriptor, error) {
 	case <-ctx.Done():
 		return nil, sdk.Errorf(sdk.DeadlineExceeded, "the descriptor of %s did not come in time: %w", s.a.peer(), context.Cause(ctx))
 	}
+}
+
+// askLocked returns the next fetch, which begins now unless one is under way.
+func (s *source) askLocked() *flight {
+	f := s.next
+	if f == nil {
+		f = &flight{done: make(chan struct{})}
+		if s.flight == nil {
+			s.flyLocked(f)
+		} else {
+			s.next = f
+		}
+	}
+	return f
 }
 
 func (s *source) cause() error {
@@ -287,8 +290,8 @@ func (s *source) invalidated(version uint64, withdrawn []sdk.Capability) (leased
 	defer s.mu.Unlock()
 	if version > s.newest {
 		s.newest = version
-		if s.flight == nil && s.dead == nil && s.opens > 0 {
-			s.flyLocked(&flight{done: make(chan struct{})})
+		if s.dead == nil && s.opens > 0 {
+			s.askLocked()
 		}
 	}
 	for _, c := range withdrawn {
