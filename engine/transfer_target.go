@@ -27,27 +27,34 @@ func (g *target) begin() {
 	g.t.e.tasks.Go(g.ask)
 }
 
-// ask is begin with questions.
+// ask is begin with questions. A peer that turns out to have restarted is found
+// anew, once.
 func (g *target) ask() {
 	ctx, cancel := context.WithDeadline(g.t.e.ctx, g.t.deadline)
 	defer cancel()
-	s, err := g.segment.source(ctx)
-	if err == nil {
+	for again := true; ; again = false {
+		s, err := g.segment.source(ctx)
+		if err != nil {
+			g.fail(err)
+			return
+		}
 		_, err = s.current(ctx)
+		if err == nil && g.resolve(s, false) {
+			return
+		}
+		if err == nil {
+			if _, err = s.refresh(ctx); err == nil {
+				g.resolve(s, true)
+				return
+			}
+			// What is known does not fit, and is not used for want of better.
+			err = sdk.Errorf(sdk.StaleCapability, "no region that is known fits, and there is no newer descriptor: %w", err)
+		}
+		if s.alive() || !again {
+			g.fail(err)
+			return
+		}
 	}
-	if err != nil {
-		g.fail(err)
-		return
-	}
-	if g.resolve(s, false) {
-		return
-	}
-	if _, err = s.refresh(ctx); err != nil {
-		// What is known does not fit, and is not used for want of better.
-		g.fail(sdk.Errorf(sdk.StaleCapability, "no region that is known fits, and there is no newer descriptor: %w", err))
-		return
-	}
-	g.resolve(s, true)
 }
 
 // resolve finds each op's region. It reports false, and has done nothing, if a

@@ -275,3 +275,105 @@ func TestNotificationComesAfterTheData(t *testing.T) {
 		})
 	}
 }
+
+// A region that another one takes the place of in the middle of an op: the op
+// fails, and none of its bytes are in the other one.
+func TestAnOpIsOfOneRegion(t *testing.T) {
+	moving(t, func(w *world) {
+		c := w.configs["a:1"]
+		c.Transfer.ChunkBytes = 4096
+		w.configs["a:1"] = c
+		w.fast = sdktest.NewFabric(sdktest.FabricOptions{Name: "fast", Moves: true, Move: sdk.MoveLimits{Inflight: 1}})
+		const size = 16 * 4096
+		a, b, mine, _, g, end := w.movers(size)
+		defer end()
+		old := w.regionAt(b, size, 1<<40)
+		if err := g.Refresh(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		w.fast.Delay("a:1", "b:1", "", time.Millisecond)
+		fill(mine.Bytes(), 1)
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: 1 << 40, Length: size})
+		time.Sleep(5 * time.Millisecond)
+		if p := x.Progress(); p.Bytes == 0 || p.Bytes == size {
+			t.Fatalf("%+v", p)
+		}
+		b.memory.forget(a.incarnation)
+		if err := old.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		fresh := w.regionAt(b, size, 1<<40)
+		if err := w.done(x); !errors.Is(err, StaleCapability) {
+			t.Errorf("%v", err)
+		}
+		if !bytes.Equal(fresh.Bytes(), make([]byte, size)) {
+			t.Error("the rest went to another region")
+		}
+	})
+}
+
+// What fails everywhere fails in the end, with every way that was tried.
+func TestAnOpHasABudget(t *testing.T) {
+	moving(t, func(w *world) {
+		c := w.configs["a:1"]
+		c.Transfer.OpBudget = 3
+		w.configs["a:1"] = c
+		a, _, mine, theirs, g, end := w.movers(100)
+		defer end()
+		w.fast.HoldWrites("b:1", true)
+		w.slow.HoldWrites("b:1", true)
+		began := time.Now()
+		err := w.write(a, mine, theirs, g, 100)
+		var oe *OpError
+		if !errors.As(err, &oe) || oe.Code != Unavailable || oe.Tried != 3 || len(oe.Attempts) < 2 {
+			t.Fatalf("%v", err)
+		}
+		if took := time.Since(began); took < 3*stalledAfter || took > 4*stalledAfter {
+			t.Errorf("it took %v", took)
+		}
+		w.fast.HoldWrites("b:1", false)
+		w.slow.HoldWrites("b:1", false)
+		time.Sleep(time.Minute)
+		if !bytes.Equal(theirs.Bytes(), make([]byte, 100)) {
+			t.Error("written after the end")
+		}
+	})
+}
+
+// The notification of a transfer is for the life that has the data.
+func TestATransfersNotificationGoesToOneLife(t *testing.T) {
+	moving(t, func(w *world) {
+		w.fast = sdktest.NewFabric(sdktest.FabricOptions{Name: "fast", Moves: true, NoFrames: true})
+		a, b := w.open("a:1"), w.open("b:1")
+		mine, theirs := w.region(a, 100, RegionOptions{}), w.region(b, 100, RegionOptions{})
+		g := w.segment(a, "b:1")
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		w.slow.End("a:1", "b:1", "")
+		w.slow.CutBoth("a:1", "b:1", "")
+		x := w.submit(a, SubmitOptions{Notification: &Notification{Name: "n"}}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+		time.Sleep(time.Second)
+		if p := x.Progress(); p.Done != 1 || isClosed(x.Done()) {
+			t.Fatalf("%+v", p)
+		}
+		w.vanish(b)
+		next := w.open("b:1")
+		w.slow.HealBoth("a:1", "b:1", "")
+		if err := w.write(a, mine, w.region(next, 100, RegionOptions{}), g, 1); err != nil {
+			t.Error(err)
+		}
+		if err := w.done(x); err == nil || x.Results()[0] != nil {
+			t.Errorf("%v, %v", err, x.Results())
+		}
+		if r, err := w.receive(next, time.Minute); err == nil {
+			t.Errorf("another life got %q", r.Name)
+		}
+		_ = g.Close()
+		w.shut(a, next)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = b.Close(ctx)
+		w.giveUp()
+	})
+}
