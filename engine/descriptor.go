@@ -74,7 +74,15 @@ func (h *answers) Describe(ctx context.Context, req control.DescribeRequest) (co
 	if req.To != h.e.incarnation {
 		return control.DescribeReply{}, notHere("describe", req.To, h.e.incarnation)
 	}
+	a.inUse()
 	return h.e.memory.describe(a, req)
+}
+
+// inUse keeps an association over which nothing is sent but ops.
+func (a *association) inUse() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.used = time.Now()
 }
 
 func notHere(call string, asked, is Incarnation) error {

@@ -319,8 +319,8 @@ func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 	return &r, nil
 }
 
-// Close stops taking new work, waits for pending notifications to end until
-// ctx does, says goodbye to peers, fails what is left and stops the
+// Close stops taking new work, waits for pending transfers and notifications to
+// end until ctx does, says goodbye to peers, fails what is left and stops the
 // transports. It is idempotent; every call returns when the first has
 // finished.
 func (e *Engine) Close(ctx context.Context) error {
@@ -334,11 +334,11 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	defer close(e.closed)
 	e.outbox.wake()
-	if !e.deliveries.wait(ctx) {
-		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx))
+	if !e.transfers.wait(ctx) { // they may have notifications to send
+		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every transfer had ended: %w", context.Cause(ctx))
 	}
-	if !e.transfers.wait(ctx) {
-		err = errors.Join(err, sdk.Errorf(sdk.DeadlineExceeded, "close: not every transfer had ended: %w", context.Cause(ctx)))
+	if !e.deliveries.wait(ctx) {
+		err = errors.Join(err, sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx)))
 	}
 	e.farewell(ctx)
 	cause := sdk.Errorf(sdk.Closed, "the engine was closed")

@@ -52,6 +52,9 @@ func TestAWriteIsFencedAtTheTargetBeforeItIsRepeated(t *testing.T) {
 // what it uses stays in use until the word comes.
 func TestAnUnconfirmedFenceIsAnUnknownOutcome(t *testing.T) {
 	moving(t, func(w *world) {
+		c := w.configs["a:1"]
+		c.RPC.RequestTimeoutMS = 3000
+		w.configs["a:1"] = c
 		a, _, mine, theirs, g, end := w.movers(100)
 		defer end()
 		if err := w.write(a, mine, theirs, g, 1); err != nil { // all is connected

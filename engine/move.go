@@ -54,6 +54,7 @@ type mover struct {
 	pumping bool
 	again   bool // there may be more to do than the pump has seen
 	ways    []spread.Way
+	opsDue  time.Time // when the next op has to end, or is given up, at the earliest
 	timer   *time.Timer
 	armed   time.Time
 }
@@ -167,10 +168,12 @@ func (m *mover) submit(ops []*op) {
 	defer m.mu.Unlock()
 	for _, o := range ops {
 		m.live[o] = struct{}{}
+		o.target.moving++
+		m.seeLocked(o.t.deadline)
 		if m.dead != nil {
 			m.failLocked(o, m.dead)
 		} else {
-			m.queue = append(m.queue, o)
+			m.enqueueLocked(o)
 		}
 	}
 	m.pumpLocked()
@@ -245,15 +248,16 @@ func (m *mover) fillLocked(now time.Time) (full []*channel) {
 			add(ch)
 		}
 	}
-	for blocked := 0; blocked < len(m.queue); {
+	for blocked := 0; blocked < min(len(m.queue), maxPassed); {
 		o := m.queue[0]
 		m.queue = m.queue[1:]
+		o.queued = false
 		if len(o.spans) == 0 || o.err != nil || o.stale != nil {
 			continue
 		}
 		ch := m.placeLocked(o, now)
 		if len(o.spans) > 0 && o.err == nil {
-			m.queue = append(m.queue, o)
+			m.enqueueLocked(o)
 		}
 		if ch == nil {
 			blocked++

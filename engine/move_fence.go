@@ -35,6 +35,7 @@ func (m *mover) fencingLocked(ch *channel, chunks []*chunk, reason string, own b
 	for o := range m.live {
 		for _, c := range o.takeLanded(ch) {
 			o.posted++
+			o.restLocked()
 			add(c)
 		}
 	}

@@ -450,3 +450,31 @@ func TestCloseOfTheEngineEndsTransfers(t *testing.T) {
 		w.giveUp()
 	})
 }
+
+// Nor does it wait for a plugin that does not die, and whose op nobody can vouch
+// for.
+func TestCloseOfTheEngineEndsWhatADeadPluginHas(t *testing.T) {
+	moving(t, func(w *world) {
+		first := w.undying("a:1")
+		c := w.configs["a:1"]
+		c.Plugins.StopTimeoutMS, c.Plugins.AbandonAfterMS = 500, 1000
+		w.configs["a:1"] = c
+		a, b, mine, theirs, g, _ := w.movers(100)
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		w.fast.HoldWrites("b:1", true)
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+		synctest.Wait()
+		w.fast.Kill("a:1")
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = a.Close(ctx)
+		if !isClosed(x.Done()) || !errors.Is(x.Wait(context.Background()), OutcomeUnknown) {
+			t.Errorf("%v", x.Results())
+		}
+		w.letGo(first)
+		w.fast.HoldWrites("b:1", false)
+		w.shut(b)
+	})
+}

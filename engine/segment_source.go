@@ -199,6 +199,7 @@ func (s *source) fetch() (*descriptor.Descriptor, error) {
 			return nil, sdk.Errorf(sdk.Refused, "the peer at %s sent the descriptor of another", s.a.address)
 		}
 	}
+	s.a.inUse()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if d != nil && (s.desc == nil || d.Version > s.desc.Version) {

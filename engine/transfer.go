@@ -87,6 +87,8 @@ type target struct {
 	s        atomic.Pointer[source] // nil until it is known
 	ops      []*op
 	flushing int // flushes that are not done
+	moving   int // ops of which something has still to be moved
+	landed   int // chunks that are not visible yet
 
 	left   atomic.Int64 // ops that have not ended
 	failed atomic.Bool

@@ -33,6 +33,8 @@ type op struct {
 
 	spans     []spread.Span // unsent
 	posted    int           // chunks that are posted or fencing
+	queued    bool          // it is in the mover\'s queue
+	rests     bool          // nothing of it has to be moved any more, as far as is known
 	landed    []*chunk
 	touched   bool  // something was posted, ever
 	stale     error // a transport's word that the route is; nothing is sent meanwhile
@@ -90,6 +92,7 @@ func (o *op) tried(l *lane, reason string) {
 func (o *op) takeLanded(ch *channel) []*chunk {
 	there, elsewhere := partition(o.landed, func(c *chunk) bool { return c.ch == ch })
 	o.landed = elsewhere
+	o.target.landed -= len(there)
 	for _, c := range there {
 		o.t.moved.Add(^(c.span.Length - 1)) // is less
 	}
@@ -112,6 +115,7 @@ func (m *mover) doneLocked(c *chunk) {
 		for _, x := range c.lands {
 			if i := slices.Index(x.op.landed, x); i >= 0 {
 				x.op.landed = slices.Delete(x.op.landed, i, i+1)
+				x.op.target.landed--
 			}
 		}
 		for _, x := range c.lands {
@@ -125,6 +129,7 @@ func (m *mover) doneLocked(c *chunk) {
 	m.s.e.stats.BytesMoved.Add(c.span.Length)
 	if o.kind == sdk.Write && c.ch.limits.NeedsFlush && o.err == nil {
 		o.landed = append(o.landed, c)
+		o.target.landed++
 	}
 	if m.s.e.watch.troubled.Load() {
 		m.s.e.watch.succeeded(m.healthKey(c.ch.l), c.ch.begun)
@@ -199,10 +204,10 @@ func (m *mover) backLocked(c *chunk, lane uint64, fail error) {
 }
 
 func (m *mover) enqueueLocked(o *op) {
-	if !slices.Contains(m.queue, o) {
+	if !o.queued {
+		o.queued = true
 		m.queue = append(m.queue, o)
 	}
-	m.again = true
 }
 
 // staleLocked deals with an op of which nothing is under way, and whose region
@@ -277,12 +282,31 @@ func (m *mover) failLocked(o *op, err error) {
 		now := time.Now()
 		o.settleBy, o.giveUp = now.Add(settleOps), now.Add(settleOps+fenceTime)
 	}
+	m.seeLocked(o.settleBy)
+	o.target.landed -= len(o.landed)
 	o.spans, o.landed = nil, nil
 	m.settleLocked(o)
 }
 
+// seeLocked takes in when an op has to be looked at.
+func (m *mover) seeLocked(due time.Time) {
+	if m.opsDue.IsZero() || due.Before(m.opsDue) {
+		m.opsDue = due
+	}
+}
+
+// restLocked keeps count of the target's ops that have something to be moved.
+func (o *op) restLocked() {
+	rests := o.ended || o.err != nil || len(o.spans) == 0 && o.posted == 0 && o.stale == nil
+	if rests != o.rests {
+		o.rests = rests
+		o.target.moving += 1 - 2*boolean(rests)
+	}
+}
+
 // settleLocked ends an op if nothing of it is under way.
 func (m *mover) settleLocked(o *op) {
+	o.restLocked()
 	switch {
 	case o.posted > 0:
 	case o.ended:
@@ -318,9 +342,8 @@ func (m *mover) endLocked(o *op) {
 		err = &OpError{Index: o.index, Peer: o.target.segment.name, Code: code, Cause: o.err, Attempts: o.attempts, Tried: o.tries}
 	}
 	o.t.opEnded(o, err)
-	if g := o.target; len(g.waitingLocked()) == 0 {
-		m.flushLocked(g)
-	}
+	o.restLocked()
+	m.flushLocked(o.target)
 }
 
 // doneWithLocked gives back what an op has, once nothing can touch it.
@@ -338,7 +361,7 @@ func (m *mover) doneWithLocked(o *op) {
 
 // flushLocked makes what has landed of a target visible, once all of it has.
 func (m *mover) flushLocked(g *target) {
-	if g.flushing > 0 || len(g.waitingLocked()) > 0 {
+	if g.flushing > 0 || g.moving > 0 || g.landed == 0 {
 		return
 	}
 	by := map[*channel][]*chunk{}
@@ -365,9 +388,18 @@ func (m *mover) tick() {
 	defer m.mu.Unlock()
 	now := time.Now()
 	m.armed = time.Time{}
+	m.opsDue = time.Time{}
 	for o := range m.live {
 		if o.ended {
 			continue
+		}
+		switch {
+		case o.err == nil:
+			m.seeLocked(o.t.deadline)
+		case now.Before(o.settleBy):
+			m.seeLocked(o.settleBy)
+		default:
+			m.seeLocked(o.giveUp)
 		}
 		if o.err == nil && !now.Before(o.t.deadline) {
 			m.failLocked(o, sdk.Errorf(sdk.DeadlineExceeded, "not done within its deadline"))
@@ -419,16 +451,7 @@ func (m *mover) armLocked(now time.Time) {
 			due = t
 		}
 	}
-	for o := range m.live {
-		switch {
-		case o.ended:
-		case o.err == nil:
-			see(o.t.deadline)
-		default:
-			see(later(o.settleBy, now))
-			see(o.giveUp)
-		}
-	}
+	see(m.opsDue)
 	queued := len(m.queue) > 0
 	if queued {
 		see(now.Add(strandedFor))

@@ -125,16 +125,6 @@ func (g *target) reject(ops []*op) {
 	}
 }
 
-// waitingLocked lists the target's ops of which something has still to be moved.
-func (g *target) waitingLocked() (list []*op) {
-	for _, o := range g.ops {
-		if !o.ended && o.err == nil && (len(o.spans) > 0 || o.posted > 0) {
-			list = append(list, o)
-		}
-	}
-	return list
-}
-
 // opEnded takes in an op's end. It is called once for each, under any lock.
 func (t *Transfer) opEnded(o *op, err *OpError) {
 	g := o.target

@@ -70,7 +70,7 @@ var transfers = []mutant{
 		"", "engine", "TestCancelAndProgress", false},
 	{"transfer: its engine's close ends it", "engine/memory.go",
 		"\t\ts.mover.abort()\n",
-		"\t\t_ = s\n", "engine", "TestCloseOfTheEngineEndsTransfers", false},
+		"\t\t_ = s\n", "engine", "TestCloseOfTheEngineEndsWhatADeadPluginHas", false},
 
 	{"region: consumers are waited for", "engine/region_close.go",
 		"\t\tif len(holders) == 0 {\n",
@@ -84,9 +84,6 @@ var transfers = []mutant{
 	{"region: silence does not release what is exported", "engine/region_close.go",
 		"if !r.exported() && ",
 		"if ", "engine", "TestWhoIsWaitedFor", false},
-	{"region: the dead hold nothing", "engine/memory.go",
-		"\t\tdelete(m.readers, n.Incarnation)\n",
-		"", "engine", "TestWhoIsWaitedFor", false},
 	{"region: a consumer answers for its leases", "engine/segment_source.go",
 		"\t\tif s.leases.Held(k) > 0 || s.leaving[k] > 0 {\n",
 		"\t\tif false {\n", "engine", "TestInvalidateTellsOfLeases", false},
