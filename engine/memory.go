@@ -133,10 +133,8 @@ func (m *memory) drop(r *Region) {
 
 // lend takes a lease on a region for a transfer, unless it is being closed.
 func (m *memory) lend(r *Region) bool {
-	if !m.leases.Acquire(r) {
-		return false
-	}
-	if r.shut.Load() { // and forgotten by now
+	m.leases.Acquire(r)
+	if r.shut.Load() { // set before Close waits
 		m.leases.Release(r)
 		return false
 	}
@@ -286,7 +284,7 @@ func (m *memory) retire(inst *pluginhost.Instance) int {
 	}
 	busy := m.gates.retire(inst)
 	for _, s := range m.all() {
-		busy += s.retire(inst)
+		busy += s.mover.retire(inst)
 	}
 	return busy
 }

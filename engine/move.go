@@ -86,7 +86,7 @@ func (m *mover) init(s *source) {
 	m.timer.Stop()
 }
 
-// routed takes in which transports lead to the provider. A lane keeps its
+// routed takes in which transports lead to the provider; stir follows. A lane keeps its
 // generations; one whose instance, here or there, has a successor is connected
 // anew, and what is under way over the old endpoint ends there.
 func (m *mover) routed(routes []route) {
@@ -129,7 +129,6 @@ func (m *mover) routed(routes []route) {
 			m.replaceLocked(l)
 		}
 	}
-	m.pumpLocked()
 }
 
 // replaceLocked lets a lane's endpoint finish, with nothing new.

@@ -44,7 +44,6 @@ func (r *Region) Close(ctx context.Context) error {
 	r.released = true
 	r.closeFile()
 	r.m.removeLocked(r)
-	r.m.leases.Forget(r)
 	r.m.e.stats.RegionsClosed.Add(1)
 	return r.unmap()
 }
@@ -53,7 +52,6 @@ func (r *Region) Close(ctx context.Context) error {
 // idempotent.
 func (m *memory) withdraw(r *Region) {
 	r.shut.Store(true)
-	m.leases.Retire(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r.withdrawn {

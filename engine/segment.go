@@ -238,7 +238,8 @@ func (m *memory) open(a *association) (*source, error) {
 func (m *memory) routed(a *association) {
 	if n := a.node.Load(); n != nil {
 		if s := m.source(n.Incarnation); s != nil && s.a == a {
-			s.routed(slices.Clone(a.found))
+			s.mover.routed(slices.Clone(a.found))
+			m.e.tasks.Go(s.mover.stir) // without the association's lock
 		}
 	}
 }

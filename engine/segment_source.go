@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
-	"slices"
+	"maps"
 	"sync"
 	"time"
 
@@ -38,7 +38,10 @@ type source struct {
 	// true now cannot use an answer that was given before.
 	flight, next *flight
 	told         map[announceKey]*announcement
-	leaving      map[bufferKey]int // withdrawals under way
+	// withdrawn are regions that are not in the descriptor of that version any
+	// more, where that is later than the one that is known.
+	withdrawn map[bufferKey]uint64
+	leaving   map[bufferKey]int // withdrawals under way
 }
 
 // bufferKey is a region's identity: its capability, or, at older providers, its
@@ -69,7 +72,7 @@ const describeEvery = 10 * time.Second
 func newSource(e *Engine, a *association) *source {
 	s := &source{
 		e: e, a: a, incarnation: a.node.Load().Incarnation,
-		told: map[announceKey]*announcement{}, leaving: map[bufferKey]int{},
+		told: map[announceKey]*announcement{}, withdrawn: map[bufferKey]uint64{}, leaving: map[bufferKey]int{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.mover.init(s)
@@ -208,11 +211,12 @@ func (s *source) fetch() (*descriptor.Descriptor, error) {
 	return s.desc, nil
 }
 
-// replaceLocked makes d the descriptor. What is not in it any more is retired:
-// nobody gets a lease on it, and once nobody has one the transports are told.
+// replaceLocked makes d the descriptor. What is not in it any more gets no new
+// lease, and once nobody has one the transports are told.
 func (s *source) replaceLocked(d *descriptor.Descriptor) {
 	old := s.desc
 	s.desc, s.newest = d, max(s.newest, d.Version)
+	maps.DeleteFunc(s.withdrawn, func(_ bufferKey, version uint64) bool { return version <= d.Version })
 	if old == nil {
 		return
 	}
@@ -227,9 +231,8 @@ func (s *source) replaceLocked(d *descriptor.Descriptor) {
 	}
 }
 
-// retireLocked ends the use of a region.
+// retireLocked has the transports told of a region that gets no new lease.
 func (s *source) retireLocked(k bufferKey) {
-	s.leases.Retire(k)
 	if s.leaving[k] > 0 || !s.toldLocked(k) {
 		return
 	}
@@ -283,12 +286,20 @@ func (h *answers) Invalidate(ctx context.Context, req control.InvalidateRequest)
 	if by := control.Caller(ctx); by != s.a.identity {
 		return control.InvalidateReply{}, h.e.impostor(notTheirs("invalidate", req.From, s.a.identity, by))
 	}
-	return control.InvalidateReply{Leased: s.invalidated(req.Version, req.Withdrawn)}, nil
+	leased, err := s.invalidated(req.Version, req.Withdrawn)
+	return control.InvalidateReply{Leased: leased}, err
 }
 
-func (s *source) invalidated(version uint64, withdrawn []sdk.Capability) (leased []sdk.Capability) {
+// maxWithdrawn bounds what is remembered of withdrawals until the descriptor
+// without them is read, against a provider that never lets it be.
+const maxWithdrawn = 1 << 14
+
+func (s *source) invalidated(version uint64, withdrawn []sdk.Capability) (leased []sdk.Capability, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.withdrawn)+len(withdrawn) > maxWithdrawn {
+		return nil, sdk.Errorf(sdk.Busy, "invalidate: %d withdrawals are waiting for a descriptor", len(s.withdrawn))
+	}
 	if version > s.newest {
 		s.newest = version
 		if s.dead == nil && s.opens > 0 {
@@ -297,14 +308,15 @@ func (s *source) invalidated(version uint64, withdrawn []sdk.Capability) (leased
 	}
 	for _, c := range withdrawn {
 		k := bufferKey{c: c}
+		if s.desc == nil || s.desc.Version < version {
+			s.withdrawn[k] = version
+		}
 		s.retireLocked(k)
 		if s.leases.Held(k) > 0 || s.leaving[k] > 0 {
 			leased = append(leased, c)
-		} else if s.desc == nil || !slices.ContainsFunc(s.desc.Buffers, func(b descriptor.Buffer) bool { return b.Capability == c }) {
-			s.leases.Forget(k) // no descriptor leads to it any more
 		}
 	}
-	return leased
+	return leased, nil
 }
 
 // die ends the source: its provider's life is over, or is not followed any
@@ -359,9 +371,10 @@ func (s *source) resolveLocked(o *op) (resolved, error) {
 		return resolved{}, sdk.Errorf(sdk.Refused, "the region at %#x was registered read-only", b.Base)
 	}
 	k := keyOf(b, d.Version)
-	if !s.leases.Acquire(k) {
+	if _, ok := s.withdrawn[k]; ok {
 		return resolved{}, sdk.Errorf(sdk.StaleCapability, "capability %s is withdrawn", b.Capability.Short())
 	}
+	s.leases.Acquire(k)
 	return resolved{k, o.address - b.Base, b, d.Version}, nil
 }
 
@@ -392,9 +405,3 @@ func (s *source) lost(inst *pluginhost.Instance) {
 		}
 	}
 }
-
-// retire moves transfers off an instance.
-func (s *source) retire(inst *pluginhost.Instance) int { return s.mover.retire(inst) }
-
-// routed has the mover take other ways.
-func (s *source) routed(routes []route) { s.mover.routed(routes) }

@@ -503,3 +503,32 @@ type lookups struct {
 	answers []string
 	n       int
 }
+
+// The word that a region is withdrawn may come before the descriptor that still
+// has it: what that says is not used any more.
+func TestAWithdrawalOvertakesTheDescriptor(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		s := a.memory.source(b.incarnation)
+		s.mu.Lock()
+		version := s.desc.Version
+		s.mu.Unlock()
+		w.network.Silence("a:1", "b:1", true) // the next one does not come
+		if leased, err := s.invalidated(version+1, []Capability{theirs.Capability()}); err != nil || leased != nil {
+			t.Fatalf("%v, %v", leased, err)
+		}
+		s.mu.Lock()
+		_, err := s.resolveLocked(&op{kind: Write, address: theirs.Address(), length: 1})
+		s.mu.Unlock()
+		if !errors.Is(err, StaleCapability) {
+			t.Errorf("it got a lease: %v", err)
+		}
+		if _, err := s.invalidated(version+1, make([]Capability, maxWithdrawn)); !errors.Is(err, Busy) {
+			t.Errorf("more than is remembered: %v", err)
+		}
+		w.network.Silence("a:1", "b:1", false)
+		time.Sleep(time.Minute)
+		_, _ = mine, g
+	})
+}

@@ -1,24 +1,27 @@
 // Package lease counts who uses what, and lets whoever takes it away wait until
-// nobody does. A name that was retired gets no new leases; those that are held
-// go on. It knows nothing of what is leased.
+// nobody does. Who may still acquire is the caller's to decide: it takes the
+// name out of reach first, and waits then.
 package lease
 
 import "sync"
 
-// Table counts leases by name. The zero value is ready. Its methods are safe
-// for concurrent use and never block.
+// Table counts leases by name. The zero value is ready. It keeps nothing of
+// names without a lease. Its methods are safe for concurrent use and never
+// block.
 type Table[K comparable] struct {
 	mu   sync.Mutex
 	rows map[K]*row
 }
 
 type row struct {
-	held    int
-	retired bool
-	idle    chan struct{} // closed when none is held; nil unless somebody waits
+	held int
+	idle chan struct{} // closed when none is held; nil unless somebody waits
 }
 
-func (t *Table[K]) row(k K) *row {
+// Acquire takes a lease.
+func (t *Table[K]) Acquire(k K) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.rows == nil {
 		t.rows = map[K]*row{}
 	}
@@ -27,54 +30,23 @@ func (t *Table[K]) row(k K) *row {
 		r = &row{}
 		t.rows[k] = r
 	}
-	return r
-}
-
-// Acquire takes a lease, unless the name is retired.
-func (t *Table[K]) Acquire(k K) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.row(k)
-	if r.retired {
-		return false
-	}
 	r.held++
-	return true
 }
 
-// Release gives one back. The last of a name that is not retired forgets it.
+// Release gives one back.
 func (t *Table[K]) Release(k K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.rows[k]
-	if r == nil || r.held == 0 {
+	if r == nil {
 		panic("lease: released more often than acquired")
 	}
 	if r.held--; r.held > 0 {
 		return
 	}
+	delete(t.rows, k)
 	if r.idle != nil {
 		close(r.idle)
-		r.idle = nil
-	}
-	if !r.retired {
-		delete(t.rows, k)
-	}
-}
-
-// Retire lets nobody acquire a name from now on. It is idempotent.
-func (t *Table[K]) Retire(k K) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.row(k).retired = true
-}
-
-// Forget undoes Retire once nothing is held, so that the table does not grow.
-func (t *Table[K]) Forget(k K) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.rows[k]; r != nil && r.held == 0 {
-		delete(t.rows, k)
 	}
 }
 
@@ -88,12 +60,13 @@ func (t *Table[K]) Held(k K) int {
 	return 0
 }
 
-// Idle returns a channel that is closed when no lease of the name is held.
+// Idle returns a channel that is closed when no lease of the name is held, now
+// or once the last one is released.
 func (t *Table[K]) Idle(k K) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.rows[k]
-	if r == nil || r.held == 0 {
+	if r == nil {
 		return closed
 	}
 	if r.idle == nil {
@@ -102,7 +75,7 @@ func (t *Table[K]) Idle(k K) <-chan struct{} {
 	return r.idle
 }
 
-// Len is how many names the table knows.
+// Len is how many names have leases.
 func (t *Table[K]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
