@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -47,8 +48,10 @@ type mover struct {
 	mu      sync.Mutex
 	dead    error
 	lanes   map[laneKey]*lane
+	all     []*lane // as they came to be known
 	order   []*lane // those that can be used, best first
 	lastID  uint64  // of a lane
+	serial  uint64  // of an op
 	queue   []*op   // with something unsent, in turn
 	live    map[*op]struct{}
 	pumping bool
@@ -110,6 +113,7 @@ func (m *mover) routed(routes []route) {
 					m.lastID++
 					l = &lane{laneKey: k, id: m.lastID}
 					m.lanes[k] = l
+					m.all = append(m.all, l)
 				}
 				if l.inst != r.local.inst || l.remote != r.remote.Instance {
 					m.replaceLocked(l)
@@ -124,7 +128,7 @@ func (m *mover) routed(routes []route) {
 	slices.SortStableFunc(m.order, func(a, b *lane) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.index, b.index), cmp.Compare(a.lane, b.lane))
 	})
-	for _, l := range m.lanes {
+	for _, l := range m.all {
 		if !slices.Contains(m.order, l) {
 			m.replaceLocked(l)
 		}
@@ -146,7 +150,7 @@ func (m *mover) replaceLocked(l *lane) {
 func (m *mover) retire(inst *pluginhost.Instance) (busy int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, l := range m.lanes {
+	for _, l := range m.all {
 		if l.inst == inst && l.ch != nil {
 			m.replaceLocked(l)
 			m.again = true
@@ -161,11 +165,19 @@ func (m *mover) retire(inst *pluginhost.Instance) (busy int) {
 	return busy
 }
 
+// liveLocked is every op that holds something, in an order that does not depend
+// on chance.
+func (m *mover) liveLocked() []*op {
+	return slices.SortedFunc(maps.Keys(m.live), func(a, b *op) int { return cmp.Compare(a.serial, b.serial) })
+}
+
 // submit takes ops that were resolved.
 func (m *mover) submit(ops []*op) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, o := range ops {
+		m.serial++
+		o.serial = m.serial
 		m.live[o] = struct{}{}
 		o.target.moving++
 		m.seeLocked(o.t.deadline)
@@ -214,7 +226,7 @@ func (m *mover) pumpLocked() {
 // channelsLocked is every endpoint that is connected, replaced ones included.
 func (m *mover) channelsLocked() iter.Seq[*channel] {
 	return func(yield func(*channel) bool) {
-		for _, l := range m.lanes {
+		for _, l := range m.all {
 			if l.ch != nil && !yield(l.ch) {
 				return
 			}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -190,8 +191,8 @@ func (m *mover) endedLocked(ch *channel, err error, own bool) {
 		m.blameLocked(l, health.Failure{Kind: health.EndKind(err), Began: ch.begun})
 	}
 	chunks := ch.lost
-	for _, c := range ch.posted {
-		chunks = append(chunks, c)
+	for _, id := range slices.Sorted(maps.Keys(ch.posted)) {
+		chunks = append(chunks, ch.posted[id])
 	}
 	chunks = append(chunks, ch.flushes...)
 	ch.posted, ch.lost, ch.flushes, ch.ops, ch.bytes = nil, nil, nil, 0, 0
@@ -290,7 +291,7 @@ func (ch *channel) connected(se sdk.Endpoint, newest uint64, err error) bool {
 // reapLocked ends replaced endpoints on which nothing is under way, or that take
 // too long.
 func (m *mover) reapLocked(now time.Time) {
-	for _, l := range m.lanes {
+	for _, l := range m.all {
 		for _, ch := range l.retiring {
 			if ch.ops == 0 && len(ch.flushes) == 0 && !m.hasLandedLocked(ch) || now.Sub(ch.retired) >= retireFor {
 				m.closeLocked(ch)

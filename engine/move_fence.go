@@ -32,7 +32,7 @@ func (m *mover) fencingLocked(ch *channel, chunks []*chunk, reason string, own b
 		}
 		add(c)
 	}
-	for o := range m.live {
+	for _, o := range m.liveLocked() {
 		for _, c := range o.takeLanded(ch) {
 			o.posted++
 			o.restLocked()
