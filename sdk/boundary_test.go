@@ -39,7 +39,7 @@ func bothCarriers(t *testing.T, test func(t *testing.T, socket bool)) {
 	t.Run("grpc", func(t *testing.T) { test(t, false) })
 }
 
-func newBoundary(t *testing.T, tr sdk.Transport, socket bool) *boundary {
+func newBoundary(t testing.TB, tr sdk.Transport, socket bool) *boundary {
 	t.Helper()
 	b := &boundary{server: grpc.NewServer(sdk.MessageLimits(tr)...), log: &testWriter{}}
 	log := slog.New(slog.NewTextHandler(b.log, nil))

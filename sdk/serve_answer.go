@@ -73,6 +73,7 @@ type describedJSON struct {
 	Contract     int                 `json:"contract"`
 	Features     []string            `json:"features"`
 	Limits       describedLimits     `json:"limits"`
+	Move         *describedMove      `json:"move,omitempty"`
 	ConfigSchema json.RawMessage     `json:"config_schema,omitempty"`
 	SharedDevice bool                `json:"shared_device"`
 	Listeners    []describedListener `json:"listeners"`
@@ -82,6 +83,17 @@ type describedLimits struct {
 	MaxFrame       int `json:"max_frame"`
 	InflightFrames int `json:"inflight_frames"`
 	InflightBytes  int `json:"inflight_bytes"`
+}
+
+type describedMove struct {
+	MaxOp         int      `json:"max_op"`
+	Inflight      int      `json:"inflight"`
+	InflightBytes int      `json:"inflight_bytes"`
+	Local         []string `json:"local"`
+	Remote        []string `json:"remote"`
+	NeedsFlush    bool     `json:"needs_flush"`
+	TargetWrites  bool     `json:"target_writes"`
+	Parallel      int      `json:"parallel"`
 }
 
 type describedListener struct {
@@ -102,6 +114,19 @@ func described(d Description) describedJSON {
 	}
 	for _, f := range d.Features {
 		out.Features = append(out.Features, f.String())
+	}
+	if d.Has(FeatureMove) {
+		l := d.Move.WithDefaults()
+		out.Move = &describedMove{
+			MaxOp: l.MaxOp, Inflight: l.Inflight, InflightBytes: l.InflightBytes,
+			NeedsFlush: l.NeedsFlush, TargetWrites: l.TargetWrites, Parallel: l.Parallel,
+		}
+		for _, k := range l.Local {
+			out.Move.Local = append(out.Move.Local, k.String())
+		}
+		for _, k := range l.Remote {
+			out.Move.Remote = append(out.Move.Remote, k.String())
+		}
 	}
 	for _, l := range d.Listeners {
 		out.Listeners = append(out.Listeners, describedListener(l))

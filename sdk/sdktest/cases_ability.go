@@ -25,7 +25,7 @@ func probeUp(r *rig) {
 	if err := r.probe(r.b, r.target(r.b, r.a)); err != nil {
 		r.Errorf("Probe of a living peer: %v", err)
 	}
-	if r.a.no != nil {
+	if r.desc.Has(sdk.FeatureNotify) {
 		r.works()
 	}
 	if err := r.probe(r.a, t); err != nil {

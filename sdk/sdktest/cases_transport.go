@@ -71,12 +71,16 @@ func describeIsValid(r *rig) {
 	_, probes := p.tr.(sdk.Prober)
 	_, drains := p.tr.(sdk.Drainer)
 	_, keyed := p.tr.(sdk.Keyed)
+	_, moves := p.tr.(sdk.Mover)
 	for f, implemented := range map[sdk.Feature]bool{
-		sdk.FeatureNotify: notifies, sdk.FeatureProbe: probes, sdk.FeatureDrain: drains, sdk.FeatureKeys: keyed,
+		sdk.FeatureNotify: notifies, sdk.FeatureProbe: probes, sdk.FeatureDrain: drains, sdk.FeatureKeys: keyed, sdk.FeatureMove: moves,
 	} {
 		if d.Has(f) && !implemented {
 			r.Errorf("%v is listed, and not implemented", f)
 		}
+	}
+	if err := d.Move.Check(); err != nil && moves && d.Has(sdk.FeatureMove) {
+		r.Error(err)
 	}
 	names := map[string]bool{}
 	for _, spec := range d.Listeners {

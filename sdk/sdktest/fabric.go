@@ -31,6 +31,14 @@ type FabricOptions struct {
 	StallTimeout time.Duration
 	// Exclusive makes Describe say that the device cannot be shared.
 	Exclusive bool
+	// Moves makes the transports implement [sdk.Mover], for host memory, with
+	// TargetWrites. Move goes into Describe, and is enforced: with NeedsFlush
+	// a write that is Done is carried out at the next flush or read of its
+	// endpoint, or at its end, or 10 ms later.
+	Moves bool
+	Move  sdk.MoveLimits
+	// NoFrames leaves FeatureNotify out.
+	NoFrames bool
 }
 
 // Fabric is a network in memory: nodes that reach each other over named
@@ -52,6 +60,8 @@ type Fabric struct {
 	links    rules[bool] // true: cut
 	delays   rules[time.Duration]
 	frozen   map[string]bool
+	held     map[string]bool // nodes that do not carry out writes
+	unfenced bool            // an end does not stop what was held: a defect
 	lost     map[lost]bool
 	changed  chan struct{} // closed and replaced when a link may have healed
 	counters FabricCounters
@@ -66,6 +76,9 @@ type FabricCounters struct {
 	Held uint64
 	// Ended counts ends of endpoints that End, Kill and StallTimeout caused.
 	Ended uint64
+	// Moved counts ops that were carried out, Late those writes among them
+	// that were so although the end that sent them had ended.
+	Moved, Late uint64
 }
 
 // NewFabric makes a network without nodes.
@@ -81,12 +94,15 @@ func NewFabric(opt FabricOptions) *Fabric {
 		opt.ArriveTimeout = 5 * time.Second
 	}
 	opt.Limits = opt.Limits.WithDefaults()
+	opt.Move.TargetWrites = true
+	opt.Move = opt.Move.WithDefaults()
 	return &Fabric{
 		opt:     opt,
 		members: map[string]*member{},
 		pending: map[uint64]*conn{},
 		conns:   map[*conn]struct{}{},
 		frozen:  map[string]bool{},
+		held:    map[string]bool{},
 		lost:    map[lost]bool{},
 		changed: make(chan struct{}),
 	}
@@ -94,7 +110,7 @@ func NewFabric(opt FabricOptions) *Fabric {
 
 // New makes a transport of the named node, not yet configured. A node may have
 // several at a time, as during a replacement, and a new one after Kill. The
-// transport implements [sdk.Notifier], [sdk.Prober] and [sdk.Drainer]; to
+// transport implements [sdk.Notifier], [sdk.Mover], [sdk.Prober] and [sdk.Drainer]; to
 // pluginhost it looks like a process that can crash (Kill) and hang (Freeze).
 func (f *Fabric) New(node string) sdk.Transport {
 	m := &member{f: f, node: node, killed: make(chan struct{})}
@@ -218,8 +234,7 @@ func (f *Fabric) Counters() FabricCounters {
 // changedLocked looks again at everything that a cut or a frozen node may
 // hold, or does no longer.
 func (f *Fabric) changedLocked() {
-	close(f.changed)
-	f.changed = make(chan struct{})
+	f.wakeLocked()
 	for _, c := range f.connsLocked() {
 		for side := range c.lanes {
 			c.advanceLocked(side)
@@ -233,6 +248,12 @@ func (f *Fabric) changedLocked() {
 			e.signal()
 		}
 	}
+}
+
+// wakeLocked lets all calls look again that wait for something.
+func (f *Fabric) wakeLocked() {
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
 // connsLocked, like those below, are in an order that does not depend on chance.

@@ -1,6 +1,7 @@
 package sdktest
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 type conn struct {
 	f       *Fabric
 	path    string
+	use     sdk.Use
 	token   uint64
 	arrived bool
 	from    [2]string // the nodes
@@ -36,6 +38,7 @@ type packet struct {
 	id   uint64
 	data []byte
 	held bool
+	op   *fabricOp // of an endpoint for memory, both ways
 }
 
 func (c *conn) joins(a, b, path string) bool {
@@ -71,13 +74,17 @@ func (c *conn) advanceLocked(side int) {
 	dst := c.ends[1-side]
 	n := 0
 	for n < len(l.receipts) && !l.receipts[n].due.After(now) {
-		dst.completeLocked(sdk.Completion{ID: l.receipts[n].id, Outcome: sdk.Done})
+		if op := l.receipts[n].op; op != nil {
+			dst.finishLocked(op)
+		} else {
+			dst.completeLocked(sdk.Completion{ID: l.receipts[n].id, Outcome: sdk.Done})
+		}
 		n++
 	}
 	l.receipts = slices.Delete(l.receipts, 0, n)
 	n = 0
-	for n < len(l.frames) && !l.frames[n].due.After(now) && dst.takeLocked(l.frames[n].data) {
-		c.lanes[1-side].receipts = append(c.lanes[1-side].receipts, c.stampLocked(1-side, packet{id: l.frames[n].id}))
+	for n < len(l.frames) && !l.frames[n].due.After(now) && dst.takeLocked(&l.frames[n]) {
+		c.lanes[1-side].receipts = append(c.lanes[1-side].receipts, c.stampLocked(1-side, packet{id: l.frames[n].id, op: l.frames[n].op}))
 		n++
 	}
 	l.frames = slices.Delete(l.frames, 0, n)
@@ -155,6 +162,9 @@ func (c *conn) dropLocked() {
 
 // forgetLocked removes a conn of which both ends have ended.
 func (c *conn) forgetLocked() {
+	if c.f.unfenced && len(c.lanes[0].frames) > 0 {
+		return
+	}
 	for _, e := range c.ends {
 		if e != nil && !e.ended {
 			return
@@ -183,8 +193,11 @@ type end struct {
 
 	// Guarded by the fabric's lock.
 	lastID      uint64
-	unfinished  map[uint64]int // id: bytes
-	bytes       int            // in unfinished
+	peer        sdk.Incarnation
+	ops         map[uint64]*fabricOp // of an endpoint for memory: without an outcome
+	unflushed   []*fabricOp          // done and not yet carried out, with NeedsFlush
+	unfinished  map[uint64]int       // id: bytes
+	bytes       int                  // in unfinished
 	completions []sdk.Completion
 	inbox       [][]byte
 	inboxBytes  int
@@ -196,7 +209,7 @@ type end struct {
 func newEnd(c *conn, m *member, side int, h sdk.Handler) *end {
 	return &end{
 		c: c, m: m, side: side, h: h,
-		wake: make(chan struct{}, 1), done: make(chan struct{}), unfinished: map[uint64]int{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}), unfinished: map[uint64]int{}, ops: map[uint64]*fabricOp{},
 	}
 }
 
@@ -215,7 +228,14 @@ func (e *end) Send(frames []sdk.Frame, _ bool) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for n, fr := range frames {
-		if err := e.admitLocked(fr); err != nil {
+		err := e.admitLocked(fr)
+		if err == nil && e.c.use == sdk.UseMemory {
+			err = e.postLocked(fr)
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
 			e.sentLocked()
 			return n, err
 		}
@@ -236,6 +256,10 @@ func (e *end) sentLocked() {
 
 func (e *end) admitLocked(fr sdk.Frame) error {
 	lim := e.c.f.opt.Limits
+	if e.c.use == sdk.UseMemory {
+		m := e.c.f.opt.Move
+		lim = sdk.Limits{MaxFrame: sdk.MaxOpFrame, InflightFrames: m.Inflight, InflightBytes: math.MaxInt} // those of ops are counted by postLocked
+	}
 	switch {
 	case e.ended:
 		return sdk.Errorf(sdk.Closed, "the endpoint has ended")
@@ -269,6 +293,7 @@ func (e *end) endLocked(err error, drop bool) bool {
 		return false
 	}
 	e.ended, e.err = true, err
+	e.fenceLocked()
 	if e.stall != nil {
 		e.stall.Stop()
 	}
@@ -285,8 +310,11 @@ func (e *end) endLocked(err error, drop bool) bool {
 
 // takeLocked puts a frame that has come into the inbox, if there is room.
 // Frames for an end that is gone vanish without a receipt.
-func (e *end) takeLocked(data []byte) bool {
-	lim := e.c.f.opt.Limits
+func (e *end) takeLocked(p *packet) bool {
+	if p.op != nil {
+		return e.carryOutLocked(p)
+	}
+	data, lim := p.data, e.c.f.opt.Limits
 	if e.ended || len(e.inbox) >= lim.InflightFrames ||
 		len(e.inbox) > 0 && e.inboxBytes+len(data) > lim.InflightBytes {
 		return false

@@ -29,12 +29,18 @@ type member struct {
 	progress uint64
 	ends     map[*end]struct{}
 	newest   map[newestKey]uint64
+	regions  map[sdk.Capability]*fabricRegion
+	remotes  []*fabricRemote
 }
 
 type newestKey struct {
 	peer sdk.Incarnation
 	path string
+	use  sdk.Use
+	lane int
 }
+
+func newestOf(t sdk.Target) newestKey { return newestKey{t.Peer, t.Path, t.Use, t.Lane} }
 
 var errDraining = sdk.Errorf(sdk.Closed, "the transport is draining")
 
@@ -50,18 +56,27 @@ type offer struct {
 	Token       uint64
 	Generation  uint64
 	Local, Peer sdk.Incarnation
+	Use         sdk.Use
+	Lane        int
 }
 
 // Describe implements [sdk.Transport].
 func (m *member) Describe() sdk.Description {
-	return sdk.Description{
+	d := sdk.Description{
 		Name:         m.f.opt.Name,
 		Version:      "1.0.0",
 		Contract:     sdk.ContractVersion,
-		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain},
+		Features:     []sdk.Feature{sdk.FeatureProbe, sdk.FeatureDrain},
 		Limits:       m.f.opt.Limits,
 		SharedDevice: !m.f.opt.Exclusive,
 	}
+	if !m.f.opt.NoFrames {
+		d.Features = append(d.Features, sdk.FeatureNotify)
+	}
+	if m.f.opt.Moves {
+		d.Features, d.Move = append(d.Features, sdk.FeatureMove), m.f.opt.Move
+	}
+	return d
 }
 
 // Configure implements [sdk.Transport].
@@ -84,6 +99,7 @@ func (m *member) Configure(_ context.Context, cfg sdk.Config) (sdk.Setup, error)
 	m.addr = fmt.Sprintf("%s/%d/%d", m.node, cfg.Instance, f.serial)
 	m.ends = map[*end]struct{}{}
 	m.newest = map[newestKey]uint64{}
+	m.regions = map[sdk.Capability]*fabricRegion{}
 	f.members[m.addr] = m
 	setup := sdk.Setup{Attributes: sdk.Attributes{attrAddr: m.addr, attrPaths: strings.Join(f.opt.Paths, ",")}}
 	for _, p := range f.opt.Paths {
@@ -135,6 +151,7 @@ func (m *member) stopLocked(err error) {
 		e.endLocked(err, true)
 		e.signal()
 	}
+	m.forgetMemoryLocked()
 }
 
 // Done is closed when the instance was killed. With Err, Health and Progress it
@@ -214,7 +231,7 @@ func (m *member) Connect(ctx context.Context, t sdk.Target, exchange sdk.Exchang
 	if draining {
 		return nil, errDraining
 	}
-	msg, err := json.Marshal(offer{m.addr, t.Path, token, t.Generation, t.Local, t.Peer})
+	msg, err := json.Marshal(offer{m.addr, t.Path, token, t.Generation, t.Local, t.Peer, t.Use, t.Lane})
 	if err != nil {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "offer: %w", err)
 	}
@@ -228,13 +245,13 @@ func (m *member) Connect(ctx context.Context, t sdk.Target, exchange sdk.Exchang
 	if err := m.travel(ctx, t); err != nil {
 		return nil, err
 	}
-	return m.join(token, h)
+	return m.join(t, token, h)
 }
 
 func answerTo(token uint64) []byte { return fmt.Appendf(nil, "accepted %d", token) }
 
 // join makes the connecting end of an accepted conn.
-func (m *member) join(token uint64, h sdk.Handler) (sdk.Endpoint, error) {
+func (m *member) join(t sdk.Target, token uint64, h sdk.Handler) (sdk.Endpoint, error) {
 	f := m.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,6 +265,7 @@ func (m *member) join(token uint64, h sdk.Handler) (sdk.Endpoint, error) {
 	delete(f.pending, token)
 	c.arrive.Stop()
 	e := newEnd(c, m, 0, h)
+	e.peer = t.Peer
 	c.ends[0] = e
 	c.arrived = true
 	m.ends[e] = struct{}{}
@@ -277,8 +295,8 @@ func (m *member) Accept(ctx context.Context, t sdk.Target, msg []byte, h sdk.Han
 	if from == nil {
 		return nil, nil, sdk.Errorf(sdk.Unavailable, "%s is gone", o.From)
 	}
-	m.newest[newestKey{t.Peer, t.Path}] = t.Generation
-	c := &conn{f: f, path: o.Path, token: o.Token, from: [2]string{from.node, m.node}}
+	m.newest[newestOf(t)] = t.Generation
+	c := &conn{f: f, path: o.Path, use: t.Use, token: o.Token, from: [2]string{from.node, m.node}}
 	e := newEnd(c, m, 1, h)
 	c.ends[1] = e
 	f.conns[c] = struct{}{}
@@ -308,10 +326,10 @@ func (m *member) acceptableLocked(t sdk.Target, o offer) error {
 		return m.listedLocked(t.Path)
 	case o.Token == 0 || m.f.pending[o.Token] != nil:
 		return sdk.Errorf(sdk.Refused, "the offer was accepted before")
-	case o.Path != t.Path || o.Generation != t.Generation || o.Local != t.Peer || o.Peer != t.Local:
+	case o.Path != t.Path || o.Use != t.Use || o.Lane != t.Lane || o.Generation != t.Generation || o.Local != t.Peer || o.Peer != t.Local:
 		return sdk.Errorf(sdk.Refused, "the offer is not for this target")
-	case t.Generation <= m.newest[newestKey{t.Peer, t.Path}]:
-		return sdk.Errorf(sdk.Refused, "generation %d is not newer than %d", t.Generation, m.newest[newestKey{t.Peer, t.Path}])
+	case t.Generation <= m.newest[newestOf(t)]:
+		return sdk.Errorf(sdk.Refused, "generation %d is not newer than %d", t.Generation, m.newest[newestOf(t)])
 	}
 	return nil
 }

@@ -25,6 +25,10 @@ type FrameFaults struct {
 type Faults struct {
 	// Send is for frames that this side sends, Receive for those it receives.
 	Send, Receive FrameFaults
+	// Ops is for ops of endpoints for memory, in place of Send. A dropped one
+	// has no outcome, or that of DropIsUnknown: it is never reported as Done.
+	// None is carried twice.
+	Ops FrameFaults
 	// DropIsUnknown makes a frame that Send drops complete as Unknown.
 	// Otherwise it is reported as Done.
 	DropIsUnknown bool
@@ -50,7 +54,7 @@ type FrameCounts struct {
 
 // FaultCounts tell which faults fired.
 type FaultCounts struct {
-	Send, Receive      FrameCounts
+	Send, Receive, Ops FrameCounts
 	NotPosted, Unknown uint64
 	Hangs, Crashes     uint64
 }
@@ -301,7 +305,7 @@ func (f *FaultyTransport) Connect(ctx context.Context, t sdk.Target, exchange sd
 	if err != nil {
 		return nil, err
 	}
-	e := f.newEnd(h)
+	e := f.newEnd(t.Use, h)
 	inner, err := n.Connect(ctx, t, exchange, e)
 	if err := e.start(inner, err); err != nil {
 		return nil, err
@@ -318,7 +322,7 @@ func (f *FaultyTransport) Accept(ctx context.Context, t sdk.Target, offer []byte
 	if err != nil {
 		return nil, nil, err
 	}
-	e := f.newEnd(h)
+	e := f.newEnd(t.Use, h)
 	inner, answer, err := n.Accept(ctx, t, offer, e)
 	if err := e.start(inner, err); err != nil {
 		return nil, nil, err
@@ -374,17 +378,23 @@ func (f *FaultyTransport) carryLocked() {
 	}
 }
 
-func (f *FaultyTransport) newEnd(h sdk.Handler) *faultyEnd {
-	lim := f.inner.Describe().Limits.WithDefaults()
+func (f *FaultyTransport) newEnd(use sdk.Use, h sdk.Handler) *faultyEnd {
+	d := f.inner.Describe()
+	lim, counts := d.Limits.WithDefaults(), &f.counts.Send
+	if use == sdk.UseMemory {
+		move := d.Move.WithDefaults()
+		lim = sdk.Limits{MaxFrame: sdk.MaxOpFrame, InflightFrames: move.Inflight, InflightBytes: move.InflightBytes}
+		counts = &f.counts.Ops
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.serial++
 	return &faultyEnd{
-		f: f, h: h, limits: lim,
+		f: f, h: h, use: use, limits: lim,
 		sendWake: make(chan struct{}, 1), callWake: make(chan struct{}, 1),
 		done: make(chan struct{}), gone: make(chan struct{}),
 		room: make(chan struct{}),
-		out:  shuffle{rng: rand.New(rand.NewPCG(f.seed, f.serial*2)), counts: &f.counts.Send},
+		out:  shuffle{rng: rand.New(rand.NewPCG(f.seed, f.serial*2)), counts: counts},
 		in:   shuffle{rng: rand.New(rand.NewPCG(f.seed, f.serial*2+1)), counts: &f.counts.Receive},
 		sent: map[uint64]*faultyFrame{},
 	}

@@ -14,7 +14,8 @@ type faultyEnd struct {
 	f      *FaultyTransport
 	h      sdk.Handler
 	inner  sdk.Endpoint
-	limits sdk.Limits
+	use    sdk.Use
+	limits sdk.Limits // those of ops, for memory
 
 	sendWake, callWake chan struct{} // buffered, 1
 	done               chan struct{} // closed after the handler's end
@@ -93,6 +94,7 @@ func (e *faultyEnd) Send(frames []sdk.Frame, _ bool) (int, error) {
 	defer f.mu.Unlock()
 	defer e.signal()
 	for n, fr := range frames {
+		size := e.size(fr.Data)
 		switch {
 		case e.closed || e.ended || f.deadLocked():
 			return n, sdk.Errorf(sdk.Closed, "the endpoint has ended")
@@ -100,15 +102,27 @@ func (e *faultyEnd) Send(frames []sdk.Frame, _ bool) (int, error) {
 			return n, sdk.Errorf(sdk.TooLarge, "a frame of %d bytes is over the limit max_frame, %d", len(fr.Data), e.limits.MaxFrame)
 		case fr.ID <= e.lastID:
 			return n, sdk.Errorf(sdk.InvalidArgument, "frame id %d after %d", fr.ID, e.lastID)
-		case e.open >= e.limits.InflightFrames, e.open > 0 && e.openBytes+len(fr.Data) > e.limits.InflightBytes:
+		case e.open >= e.limits.InflightFrames, e.open > 0 && e.openBytes+size > e.limits.InflightBytes:
 			return n, sdk.Errorf(sdk.Backpressure, "%d frames, %d bytes are under way", e.open, e.openBytes)
 		}
 		e.lastID = fr.ID
 		e.open++
-		e.openBytes += len(fr.Data)
-		e.postLocked(&faultyFrame{id: fr.ID, size: len(fr.Data)}, bytes.Clone(fr.Data))
+		e.openBytes += size
+		e.postLocked(&faultyFrame{id: fr.ID, size: size}, bytes.Clone(fr.Data))
 	}
 	return len(frames), nil
+}
+
+// size is what a frame counts within the limits.
+func (e *faultyEnd) size(frame []byte) int {
+	if e.use == sdk.UseMemory {
+		o, err := sdk.ParseOp(frame)
+		if err != nil {
+			return 0 // the wrapped transport says what is wrong with it
+		}
+		return int(min(o.Length, sdk.MaxOpLimit))
+	}
+	return len(frame)
 }
 
 func (e *faultyEnd) postLocked(fr *faultyFrame, data []byte) {
@@ -126,11 +140,15 @@ func (e *faultyEnd) postLocked(fr *faultyFrame, data []byte) {
 			return
 		}
 	}
+	if e.use == sdk.UseMemory {
+		faults.Send, faults.Send.Double = faults.Ops, 0
+	}
 	fr.copies = e.out.push(time.Now(), faults.Send, faults.MaxDelay, fr, data)
 	switch {
 	case fr.copies > 0:
 	case faults.DropIsUnknown:
 		e.reportLocked(fr, sdk.Unknown, sdk.Unavailable)
+	case e.use == sdk.UseMemory: // it has none before the end
 	default:
 		e.reportLocked(fr, sdk.Done, 0)
 	}

@@ -29,6 +29,7 @@ type rig struct {
 	h      Harness
 	desc   sdk.Description
 	limits sdk.Limits
+	move   sdk.MoveLimits
 	a, b   *peer
 
 	holds bool // handlers made from now on may hold
@@ -38,6 +39,8 @@ type rig struct {
 	witnesses  []*witness
 	generation uint64
 	instance   uint64
+	bases      uint64 // of regions
+	fills      int    // of regions
 	ca         *Authority
 }
 
@@ -46,6 +49,7 @@ type peer struct {
 	name      string
 	tr        sdk.Transport
 	no        sdk.Notifier
+	mo        sdk.Mover
 	inc       sdk.Incarnation
 	cfg       sdk.Config
 	setup     sdk.Setup
@@ -65,6 +69,7 @@ func (r *rig) make(name string) *peer {
 		r.Fatal("Harness.New returned nil")
 	}
 	p.no, _ = p.tr.(sdk.Notifier)
+	p.mo, _ = p.tr.(sdk.Mover)
 	for k := range p.inc {
 		p.inc[k] = name[0] + byte(k)
 	}
@@ -253,6 +258,7 @@ func (at *attempt) run(ctx context.Context) error {
 	r := at.r
 	r.Helper()
 	at.a = r.witness(at.from, at.to)
+	at.a.setup(func() { at.a.memory = at.target.Use == sdk.UseMemory })
 	var err error
 	r.within("Connect", func() {
 		var ep sdk.Endpoint
@@ -304,6 +310,7 @@ func (at *attempt) exchange(ctx context.Context, offer []byte) ([]byte, error) {
 // accept calls Accept; the witness is nil if it failed.
 func (r *rig) accept(at, from *peer, t sdk.Target, offer []byte) (*witness, []byte, error) {
 	w := r.witness(at, from)
+	w.setup(func() { w.memory = t.Use == sdk.UseMemory })
 	handed := bytes.Clone(offer)
 	ep, answer, err := at.no.Accept(r.ctx(), t, handed, w)
 	for k := range handed {

@@ -37,6 +37,11 @@ type Harness struct {
 	// skipped.
 	Lose func(t testing.TB, tr sdk.Transport, path string, lost bool)
 
+	// Memory makes memory of an application's for the cases about [sdk.Mover],
+	// or returns nil if it cannot make that kind: then the cases that need it
+	// are skipped. Host memory is made without it, by [HostMemory].
+	Memory func(t testing.TB, kind sdk.MemoryKind, size int) Memory
+
 	// External says that the transport runs in another process, so that its
 	// goroutines and files cannot be counted here.
 	External bool
@@ -135,7 +140,7 @@ func (c testCase) execute(t testing.TB, h Harness) {
 	defer r.finish(before)
 	first := r.make("a")
 	r.desc = first.tr.Describe()
-	r.limits = r.desc.Limits.WithDefaults()
+	r.limits, r.move = r.desc.Limits.WithDefaults(), r.desc.Move.WithDefaults()
 	if !c.bare {
 		r.a, r.b = first, r.make("b")
 		r.configure(r.a)
@@ -212,6 +217,36 @@ var cases = []testCase{
 	{name: "end-connect-under-way", needs: sdk.FeatureNotify, run: endConnectUnderWay},
 	{name: "successor-takes-over", needs: sdk.FeatureNotify, run: successorTakesOver},
 
+	{name: "move-register", needs: sdk.FeatureMove, run: moveRegister},
+	{name: "move-register-twice", needs: sdk.FeatureMove, run: moveRegisterTwice},
+	{name: "move-register-unknown-kind", needs: sdk.FeatureMove, skip: allKinds, run: moveRegisterKind},
+	{name: "move-bytes", needs: sdk.FeatureMove, run: moveBytes},
+	{name: "move-sizes", needs: sdk.FeatureMove, run: moveSizes},
+	{name: "move-kinds", needs: sdk.FeatureMove, run: moveKinds},
+	{name: "move-out-of-range", needs: sdk.FeatureMove, run: moveOutOfRange},
+	{name: "move-malformed", needs: sdk.FeatureMove, run: moveMalformed},
+	{name: "move-unknown-region", needs: sdk.FeatureMove, run: moveUnknownRegion},
+	{name: "move-other-provider", needs: sdk.FeatureMove, run: moveOtherProvider},
+	{name: "move-read-only", needs: sdk.FeatureMove, run: moveReadOnly},
+	{name: "move-provider-checks", needs: sdk.FeatureMove, skip: noTargetWrites, run: moveProviderChecks},
+	{name: "move-by-base", needs: sdk.FeatureMove, run: moveByBase},
+	{name: "move-announce-replaces", needs: sdk.FeatureMove, run: moveAnnounceReplaces},
+	{name: "move-withdraw", needs: sdk.FeatureMove, run: moveWithdraw},
+	{name: "move-deregister-here", needs: sdk.FeatureMove, run: moveDeregisterHere},
+	{name: "move-deregister-there", needs: sdk.FeatureMove, skip: noTargetWrites, run: moveDeregisterThere},
+	{name: "move-deregister-under-load", needs: sdk.FeatureMove, run: moveDeregisterLoaded},
+	{name: "move-deregister-there-under-load", needs: sdk.FeatureMove, skip: noTargetWrites, run: moveDeregisterThereLoaded},
+	{name: "move-complete-exactly-once", needs: sdk.FeatureMove, run: moveManyInFlight},
+	{name: "move-two-endpoints", needs: sdk.FeatureMove, run: moveTwoEndpoints},
+	{name: "move-both-directions", needs: sdk.FeatureMove, run: moveBothDirections},
+	{name: "move-passive-end-sends-nothing", needs: sdk.FeatureMove, run: movePassiveSends},
+	{name: "move-generations-are-of-a-lane", needs: sdk.FeatureMove, run: moveGenerations},
+	{name: "move-flush", needs: sdk.FeatureMove, skip: noFlush, run: moveFlush},
+	{name: "move-end-stops-reads", needs: sdk.FeatureMove, run: moveEndStopsReads},
+	{name: "move-end-stops-writes-there", needs: sdk.FeatureMove, skip: noTargetWrites, run: moveEndStopsWrites},
+	{name: "move-peer-closes", needs: sdk.FeatureMove, run: movePeerCloses},
+	{name: "move-transport-closes-under-load", needs: sdk.FeatureMove, run: moveTransportCloses},
+
 	{name: "probe-up", needs: sdk.FeatureProbe, run: probeUp},
 	{name: "probe-down", needs: sdk.FeatureProbe, run: probeDown},
 	{name: "probe-obeys-context", needs: sdk.FeatureProbe, run: probeCancelled},
@@ -222,6 +257,27 @@ var cases = []testCase{
 	{name: "keys-not-turned-on", needs: sdk.FeatureKeys, bare: true, run: keysNotTurnedOn},
 	{name: "drain-refuses-new-work", needs: sdk.FeatureDrain, run: drainRefuses},
 	{name: "drain-spares-the-listener", needs: sdk.FeatureDrain, skip: notShared, run: drainSparesListener},
+}
+
+func allKinds(_ Harness, d sdk.Description) string {
+	if _, ok := kindNotIn(d.Move); !ok {
+		return "it moves all kinds of memory"
+	}
+	return ""
+}
+
+func noTargetWrites(_ Harness, d sdk.Description) string {
+	if !d.Move.TargetWrites {
+		return "not described: that the target carries out writes"
+	}
+	return ""
+}
+
+func noFlush(_ Harness, d sdk.Description) string {
+	if !d.Move.NeedsFlush {
+		return "not described: that writes need a flush"
+	}
+	return ""
 }
 
 func noSchema(_ Harness, d sdk.Description) string {

@@ -7,15 +7,21 @@ import (
 	"github.com/hawser-transport/hawser/sdk"
 )
 
-func fabricHarness(bubble bool) Harness {
+func fabricHarness(bubble bool) Harness { return fabricWith(FabricOptions{}, bubble) }
+
+// movingMost are limits small enough to be met.
+var movingMost = sdk.MoveLimits{MaxOp: 100_000, Inflight: 16, InflightBytes: 300_000, Parallel: 2}
+
+func fabricWith(opt FabricOptions, bubble bool) Harness {
 	var f *Fabric
+	opt.Paths, opt.ArriveTimeout = []string{"p0", "p1"}, 50*time.Millisecond
 	return Harness{
 		New: func() func(testing.TB) sdk.Transport {
 			var owner testing.TB
 			n := 0
 			return func(t testing.TB) sdk.Transport {
 				if f == nil || owner != t {
-					f, owner = NewFabric(FabricOptions{Paths: []string{"p0", "p1"}, ArriveTimeout: 50 * time.Millisecond}), t
+					f, owner = NewFabric(opt), t
 					if bubble {
 						f.Delay("", "", "", time.Millisecond) // costs nothing
 					}
@@ -36,3 +42,17 @@ func fabricHarness(bubble bool) Harness {
 func TestFabricConforms(t *testing.T) { Run(t, fabricHarness(false)) }
 
 func TestFabricConformsInFakeTime(t *testing.T) { Run(t, fabricHarness(true)) }
+
+func TestMovingFabricConforms(t *testing.T) {
+	Run(t, fabricWith(FabricOptions{Moves: true, Move: movingMost}, false))
+}
+
+func TestMovingFabricConformsInFakeTime(t *testing.T) {
+	Run(t, fabricWith(FabricOptions{Moves: true, Move: movingMost}, true))
+}
+
+func TestFlushingFabricConforms(t *testing.T) {
+	most := movingMost
+	most.NeedsFlush = true
+	Run(t, fabricWith(FabricOptions{Moves: true, Move: most, NoFrames: true}, true))
+}

@@ -30,6 +30,9 @@ type witness struct {
 	onReceived  func(frames [][]byte)
 	onCompleted func(cs []sdk.Completion)
 
+	// memory: it is of an endpoint for memory, so nothing is received.
+	memory bool
+
 	// mayHold: it is an engine's handler towards a peer at protocol 0 or 1.
 	mayHold bool
 	kept    [][]byte // offered while the gate was closed
@@ -158,6 +161,9 @@ func (w *witness) Received(frames [][]byte) {
 	defer w.enter("Received")()
 	runtime.Gosched()
 	w.mu.Lock()
+	if w.memory {
+		w.faultLocked("%d frames were received on an endpoint for memory", len(frames))
+	}
 	w.inside++
 	w.changeLocked()
 	gate, react := w.gate, w.onReceived

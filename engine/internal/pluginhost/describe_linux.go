@@ -135,6 +135,16 @@ type described struct {
 		InflightFrames int `json:"inflight_frames"`
 		InflightBytes  int `json:"inflight_bytes"`
 	} `json:"limits"`
+	Move struct {
+		MaxOp         int      `json:"max_op"`
+		Inflight      int      `json:"inflight"`
+		InflightBytes int      `json:"inflight_bytes"`
+		Local         []string `json:"local"`
+		Remote        []string `json:"remote"`
+		NeedsFlush    bool     `json:"needs_flush"`
+		TargetWrites  bool     `json:"target_writes"`
+		Parallel      int      `json:"parallel"`
+	} `json:"move"`
 	ConfigSchema json.RawMessage `json:"config_schema"`
 	SharedDevice bool            `json:"shared_device"`
 	Listeners    []struct {
@@ -161,10 +171,36 @@ func parseDescribed(text []byte) (sdk.Description, error) {
 		}
 		d.Features = append(d.Features, f)
 	}
+	d.Move = sdk.MoveLimits{
+		MaxOp: j.Move.MaxOp, Inflight: j.Move.Inflight, InflightBytes: j.Move.InflightBytes,
+		NeedsFlush: j.Move.NeedsFlush, TargetWrites: j.Move.TargetWrites, Parallel: j.Move.Parallel,
+	}
+	var err error
+	if d.Move.Local, err = kindsNamed(j.Move.Local); err == nil {
+		d.Move.Remote, err = kindsNamed(j.Move.Remote)
+	}
+	if err != nil {
+		return sdk.Description{}, err
+	}
 	for _, l := range j.Listeners {
 		d.Listeners = append(d.Listeners, sdk.ListenerSpec{Name: l.Name, Key: l.Key, Default: l.Default})
 	}
 	return d, nil
+}
+
+// kindsNamed is the inverse of MemoryKind.String.
+func kindsNamed(names []string) (kinds []sdk.MemoryKind, err error) {
+	for _, name := range names {
+		k := sdk.HostMemory
+		for k.Valid() && k.String() != name {
+			k++
+		}
+		if !k.Valid() {
+			return nil, sdk.Errorf(sdk.InvalidArgument, "unknown kind of memory %q", clip(name, 64))
+		}
+		kinds = append(kinds, k)
+	}
+	return kinds, nil
 }
 
 var errFeature = errors.New("unknown feature")
