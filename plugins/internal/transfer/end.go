@@ -24,6 +24,8 @@ type Endpoint interface {
 	End(cause error)
 	// Arrive gives it its connection, once.
 	Arrive(conn Conn)
+	// Done is closed when it has ended, before Ended is called.
+	Done() <-chan struct{}
 }
 
 // What Send returns, made once.
@@ -57,6 +59,9 @@ func newEnd(peer string) end {
 
 // Arrive implements [Endpoint].
 func (e *end) Arrive(conn Conn) { e.arrived <- conn }
+
+// Done implements [Endpoint].
+func (e *end) Done() <-chan struct{} { return e.done }
 
 // End implements [Endpoint].
 func (e *end) End(cause error) {
