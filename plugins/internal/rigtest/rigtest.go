@@ -221,6 +221,15 @@ func (r *Recorder) fail(n int) bool {
 	return true
 }
 
+// WaitOutcome waits for a frame's outcome, which must be this one.
+func (r *Recorder) WaitOutcome(id uint64, want sdk.Completion) {
+	r.t.Helper()
+	r.wait("an outcome", func() bool { _, ok := r.outcomes[id]; return ok || r.ended > 0 })
+	if got, _ := r.Outcome(id); got != want {
+		r.t.Errorf("frame %d: %+v, want %+v", id, got, want)
+	}
+}
+
 // WaitEnded waits for the end and returns its reason.
 func (r *Recorder) WaitEnded() error {
 	r.t.Helper()
