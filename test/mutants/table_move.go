@@ -68,7 +68,7 @@ var moves = []mutant{
 		"t < 0 {", "plugins/internal/transfer", "TestPassiveGivesUpAPeerThatStops", false},
 	{"move: an end waits for its halves", "plugins/internal/transfer/end.go",
 		"\thalves.Wait()\n",
-		"", "plugins/internal/transfer", "TestActiveCloses|TestActiveIsCut|TestPassiveHoldsTheRegion", true},
+		"", "plugins/internal/transfer", "TestEndedIsAFence", false},
 	{"move: ops in flight are bounded", "plugins/internal/transfer/active.go",
 		"if a.q.open >= a.limits.Inflight || ",
 		"if ", "plugins/internal/transfer", "TestActiveBounds", false},

@@ -252,6 +252,13 @@ func (r *Recorder) Counts() (received, done, notPosted int) {
 	return r.received, r.done, notPosted
 }
 
+// Ends is how often Ended was called.
+func (r *Recorder) Ends() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
 // Outcome returns a frame's, if it has one.
 func (r *Recorder) Outcome(id uint64) (sdk.Completion, bool) {
 	r.mu.Lock()
