@@ -27,7 +27,7 @@ func moveTwoEndpoints(r *rig) {
 		w, mine := ends[i%len(ends)], from[i%len(ends)]
 		o := op(sdk.Write, mine, i*piece, there, i*piece, piece)
 		if w.post(o) == 0 {
-			r.Fatalf("%s has ended: %v", w.name, w.err)
+			r.Fatalf("%s: it has ended: %v", w.name, w.waitEnded())
 		}
 		did(o, mine, there)
 	}
@@ -48,33 +48,25 @@ func moveTwoEndpoints(r *rig) {
 
 func moveBothDirections(r *rig) {
 	const size, piece = 50_000, 500
-	there, here, err := &witness{}, &witness{}, error(nil)
 	mine, theirs := r.register(r.a, r.memory(r.both(), size), true), r.register(r.b, r.memory(r.both(), size), true)
 	r.announce(r.a, theirs.remote())
 	r.announce(r.b, mine.remote())
-	here, _ = r.connectMemory(r.a, r.b, 0)
-	there, _ = r.connectMemory(r.b, r.a, 0)
+	there, _ := r.connectMemory(r.a, r.b, 0)
+	back, _ := r.connectMemory(r.b, r.a, 0)
 	// The lower half of each goes to the upper half of the other.
 	for i := range size / 2 / piece {
 		o := op(sdk.Write, mine, i*piece, theirs, size/2+i*piece, piece)
-		here.post(o)
+		there.post(o)
 		did(o, mine, theirs)
 		o = op(sdk.Write, theirs, i*piece, mine, size/2+i*piece, piece)
-		there.post(o)
+		back.post(o)
 		did(o, theirs, mine)
 	}
-	for w, to := range map[*witness]*region{here: theirs, there: mine} {
+	for _, w := range []*witness{there, back} {
 		w.drained()
-		w.flush(to)
-		w.mu.Lock()
-		if w.err != nil {
-			err = w.err
-		}
-		w.mu.Unlock()
 	}
-	if err != nil {
-		r.Errorf("an endpoint has ended: %v", err)
-	}
+	there.flush(theirs)
+	back.flush(mine)
 	mine.check("after writes both ways")
 	theirs.check("after writes both ways")
 }

@@ -79,7 +79,7 @@ func TestFabricCountsRegions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFabric(FabricOptions{Moves: true})
 		r := movingRig(t, f, same)
-		_, _, here, _ := r.moving(1000)
+		_, passive, here, _ := r.moving(1000)
 		for _, want := range [][3]int{{1, 1, 1}, {0, 1, 1}, {0, 0, 1}} {
 			own, remote := f.Regions("x")
 			there, _ := f.Regions("y")
@@ -96,6 +96,7 @@ func TestFabricCountsRegions(t *testing.T) {
 		if own, _ := f.Regions(""); own != 0 {
 			t.Errorf("%d regions after Kill", own)
 		}
+		passive.wantEnd(sdk.PluginExited)
 		r.b.closed = true
 		r.finish(nil)
 	})
@@ -108,7 +109,11 @@ func faultyMoving(seed uint64) Harness {
 	return h
 }
 
-func TestFaultyMoverConformsWithoutFaults(t *testing.T) { Run(t, faultyMoving(1)) }
+func TestFaultyMoverConformsWithoutFaults(t *testing.T) {
+	h := faultyMoving(1)
+	h.only = "move-"
+	Run(t, h)
+}
 
 // Whatever happens to ops, no outcome is a lie.
 func TestFaultyOps(t *testing.T) {

@@ -166,19 +166,16 @@ func shift(from int) func(o *sdk.Op) {
 	}
 }
 
-// last makes an op that cannot be done the one before it.
-func last(bad func(o sdk.Op, err error) bool) func() moveDefect {
-	return func() moveDefect {
-		var good []byte
-		return moveDefect{frame: func(b []byte) []byte {
-			o, err := sdk.ParseOp(b)
-			if bad(o, err) && good != nil {
-				return good
-			}
-			good = slices.Clone(b)
-			return b
-		}}
-	}
+// repeats takes a malformed op for the one before it.
+func repeats() moveDefect {
+	var good []byte
+	return moveDefect{frame: func(b []byte) []byte {
+		if _, err := movingMost.ParseOp(b); err != nil && good != nil {
+			return good
+		}
+		good = slices.Clone(b)
+		return b
+	}}
 }
 
 var moveMutants = []struct {
@@ -231,7 +228,7 @@ var moveMutants = []struct {
 				}
 			}
 		}})},
-	{"malformed ops are others", "move-malformed", "is done", last(func(_ sdk.Op, err error) bool { return err != nil })},
+	{"malformed ops are others", "move-malformed", "is done", repeats},
 	{"an unknown region is the last one", "move-unknown-region", "an unknown region there is done", func() moveDefect {
 		var good sdk.Capability
 		return moveDefect{
@@ -303,6 +300,7 @@ var moveMutants = []struct {
 			return nil
 		}})},
 	{"forgetting is deaf to its context", "move-deregister-under-load", "did not return", anyway(moveDefect{
+		options: func(o *FabricOptions) { o.Move.MaxOp, o.Move.Inflight = 1000, 1 },
 		deregister: func(m sdk.Mover, ctx context.Context, c sdk.Capability) error {
 			if ctx.Err() != nil {
 				time.Sleep(stuck)

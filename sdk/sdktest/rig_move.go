@@ -302,7 +302,9 @@ func (w *witness) load(kind sdk.OpKind, here, there *region) (stop func() bool) 
 			}
 		}
 	}()
-	w.wait("an op to be done", func() bool { return w.ended > 0 || len(w.outcomes) > 0 })
+	w.wait("an op to be done, and others under way", func() bool {
+		return w.ended > 0 || w.outcomes[first].Outcome != 0 && len(w.open) > 0
+	})
 	return func() bool {
 		close(end)
 		<-gone

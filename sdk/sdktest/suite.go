@@ -3,6 +3,7 @@ package sdktest
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,8 +56,10 @@ type Harness struct {
 	// only a broken transport ever uses it up.
 	Timeout time.Duration
 
-	// bubble runs each case in fake time.
+	// bubble runs each case in fake time, and only, unless empty, those whose
+	// name begins so.
 	bubble bool
+	only   string
 }
 
 // Run runs every case of the conformance suite as a subtest. Each one gets two
@@ -117,6 +120,9 @@ type testCase struct {
 
 // reason says why the case cannot run, or "".
 func (c testCase) reason(h Harness, d sdk.Description) string {
+	if !strings.HasPrefix(c.name, h.only) {
+		return "not wanted"
+	}
 	if c.needs != 0 && !d.Has(c.needs) {
 		return "not described: " + c.needs.String()
 	}

@@ -44,11 +44,15 @@ func TestFabricConforms(t *testing.T) { Run(t, fabricHarness(false)) }
 func TestFabricConformsInFakeTime(t *testing.T) { Run(t, fabricHarness(true)) }
 
 func TestMovingFabricConforms(t *testing.T) {
-	Run(t, fabricWith(FabricOptions{Moves: true, Move: movingMost}, false))
+	h := fabricWith(FabricOptions{Moves: true, Move: movingMost}, false)
+	h.only = "move-"
+	Run(t, h)
 }
 
 func TestMovingFabricConformsInFakeTime(t *testing.T) {
-	Run(t, fabricWith(FabricOptions{Moves: true, Move: movingMost}, true))
+	h := fabricWith(FabricOptions{Moves: true, Move: movingMost}, true)
+	h.only = "move-"
+	Run(t, h)
 }
 
 func TestFlushingFabricConforms(t *testing.T) {
