@@ -43,10 +43,8 @@ func (m *memory) bodyLocked() []byte {
 			Base: r.region.Base, Length: r.region.Length, Kind: r.region.Kind, Device: r.region.Device,
 			Writable: !r.opts.ReadOnly, Capability: r.capability,
 		}
-		for _, inst := range m.movers {
-			if g := r.at[inst]; g != nil && isClosed(g.done) && g.err == nil {
-				b.Ways = append(b.Ways, descriptor.Way{Transport: inst.Description.Name, Instance: inst.ID, Attributes: g.attrs})
-			}
+		for _, inst := range *r.known.Load() {
+			b.Ways = append(b.Ways, descriptor.Way{Transport: inst.Description.Name, Instance: inst.ID, Attributes: r.at[inst].attrs})
 		}
 		d.Buffers = append(d.Buffers, b)
 	}
