@@ -52,6 +52,21 @@ func (m *memory) bodyLocked() []byte {
 	return m.body
 }
 
+// sizeLocked is at least as large as the descriptor, without making it.
+func (m *memory) sizeLocked() int {
+	size := 200 + 35*len(m.tombstones)
+	for _, r := range m.regions {
+		size += 250
+		for _, g := range r.at {
+			size += 150
+			for k, v := range g.attrs {
+				size += 6*len(k) + 4*len(v)/3 + 10 // a key's bytes may be escaped
+			}
+		}
+	}
+	return size
+}
+
 // changedLocked makes a new version of the descriptor, and has everybody told
 // who has an older one.
 func (m *memory) changedLocked() {

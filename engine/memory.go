@@ -109,7 +109,8 @@ func (m *memory) add(r *Region) error {
 	return nil
 }
 
-// publish puts a region into the descriptor, and returns the descriptor's size.
+// publish puts a region into the descriptor, and returns a bound of the
+// descriptor's size.
 func (m *memory) publish(r *Region) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,7 +119,7 @@ func (m *memory) publish(r *Region) int {
 	}
 	r.published = m.version + 1
 	m.changedLocked()
-	return len(m.bodyLocked())
+	return m.sizeLocked()
 }
 
 // drop forgets a region that is not to be used after all.
