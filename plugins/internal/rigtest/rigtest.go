@@ -87,7 +87,7 @@ func ConnectOver(t testing.TB, a, b *Node, target sdk.Target, ha, hb sdk.Handler
 	var passive sdk.Endpoint
 	active, err := a.Notifier().Connect(Context(t), target, func(ctx context.Context, offer []byte) ([]byte, error) {
 		back := Target(b, a, target.Generation)
-		back.Path = target.Path
+		back.Path, back.Use, back.Lane = target.Path, target.Use, target.Lane
 		e, answer, err := b.Notifier().Accept(ctx, back, offer, hb)
 		passive = e
 		return answer, err
