@@ -43,7 +43,7 @@ func (m *Memory) Announce(t testing.TB, at *Node) {
 	t.Helper()
 	r := m.Region
 	if err := at.Mover().Announce(Context(t), sdk.RemoteRegion{
-		Provider: m.Node.Inc, Instance: 1, Capability: r.Capability, Kind: r.Kind, Base: r.Base,
+		Provider: m.Node.Inc, Instance: m.Node.Instance, Capability: r.Capability, Kind: r.Kind, Base: r.Base,
 		Length: r.Length, Writable: r.Writable, Attributes: m.Attrs, Version: 1,
 	}); err != nil {
 		t.Fatalf("Announce: %v", err)
