@@ -44,6 +44,8 @@ func TestMachineConformance(t *testing.T) {
 		New:      func(t testing.TB) sdk.Transport { return sdktest.Binary(t, binary) },
 		External: true,
 		Settings: settings,
+
+		OnlyWritable: true, // Linux before 6.2
 		BadSettings: []json.RawMessage{
 			json.RawMessage(`{"device": ["rxe0"]}`),
 			json.RawMessage(`{"endpoint": {"rnr_retry": 6}}`),

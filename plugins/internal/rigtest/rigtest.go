@@ -238,6 +238,13 @@ func (r *Recorder) WaitEnded() error {
 	return r.endReason
 }
 
+// HasEnded reports whether it has.
+func (r *Recorder) HasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended > 0
+}
+
 // Counts returns how many frames were received, and how many have each
 // outcome.
 func (r *Recorder) Counts() (received, done, notPosted int) {

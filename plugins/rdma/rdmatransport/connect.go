@@ -79,7 +79,7 @@ func (t *Transport) describe(e *endpoint, w way, target sdk.Target, mtu verbs.MT
 		LocalNICPath: t.host + "@" + w.Local.Name(), PeerNICPath: target.PeerName + "@" + w.Remote.Name(),
 		QPNum: []uint32{}, LocalLID: w.port.LID, LocalGID: w.Local.GID, NotifyQPNum: e.num,
 		From: target.Local.String(), To: target.Peer.String(), Generation: target.Generation, Instance: t.instance,
-		MTU: mtu, PSN: uint32(t.settings.Endpoint.PSN), SendLimit: int(e.granted),
+		MTU: mtu, PSN: e.psn, SendLimit: int(e.granted),
 	}
 	if e.memory {
 		m.QPNum, m.NotifyQPNum, m.ReadLimit = []uint32{e.num}, 0, e.d.destReads()

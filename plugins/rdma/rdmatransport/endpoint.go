@@ -1,6 +1,7 @@
 package rdmatransport
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ type endpoint struct {
 	num     uint32
 	memory  bool // for ops, not for frames
 	serial  uint32
+	psn     uint32        // of the first packet
 	accept  bool          // the peer connects
 	wake    chan struct{} // wakes the run goroutine, holds one
 
@@ -100,7 +102,14 @@ func newEndpoint(d *device, port localPort, target sdk.Target, access verbs.Acce
 	}
 	e := &endpoint{
 		d: d, peer: bootstrap.PeerName(target), port: port.Number, gid: port.index, qp: qp, num: qp.Num(),
-		memory: target.Use == sdk.UseMemory, serial: d.serial.Add(1) & maxSerial, wake: make(chan struct{}, 1),
+		memory: target.Use == sdk.UseMemory, serial: d.serial.Add(1) & maxSerial, psn: uint32(a.PSN), wake: make(chan struct{}, 1),
+	}
+	if e.memory {
+		// A queue pair of this host that has lost its peer goes on sending to a
+		// number that may be another one's by now, which would take a packet
+		// with the number that it expects for its own peer's: a write that is
+		// done would not be there.
+		e.psn = rand.Uint32() & maxNumber
 	}
 	d.table.publish(e)
 	if !e.memory {
@@ -124,7 +133,7 @@ func (e *endpoint) link(path rail.Path, peer message, mtu verbs.MTU) error {
 		e.linked, e.edge = true, uint64(peer.SendLimit)
 		e.mu.Unlock()
 		err = e.qp.ToRTS(verbs.RTSAttr{
-			Timeout: a.SendTimeout, RetryCnt: a.SendRetryCount, RNRRetry: a.RNRRetry, PSN: uint32(a.PSN), MaxRD: e.reads(peer),
+			Timeout: a.SendTimeout, RetryCnt: a.SendRetryCount, RNRRetry: a.RNRRetry, PSN: e.psn, MaxRD: e.reads(peer),
 		})
 	}
 	if err != nil {

@@ -336,6 +336,21 @@ func TestARegionThatNoDeviceTakes(t *testing.T) {
 	rigtest.Register(t, a.Node, 4096, true) // another one works
 }
 
+// Kernels before 6.2 register no read-only memory.
+func TestReadOnlyMemoryThatNoDeviceTakes(t *testing.T) {
+	f := newFabric(t)
+	a := f.node(t, patient)
+	r, err := sdktest.HostMemory(t, 4096).Export(false)
+	must(t, err)
+	r.Capability = sdk.Capability{1}
+	for _, d := range []string{"sim0", "sim1"} {
+		a.provider.Inject(simverbs.Injection{Call: "ibv_reg_mr", Device: d, Errno: syscall.EFAULT})
+	}
+	if _, err := a.Register(rigtest.Context(t), r); !errors.Is(err, sdk.Unsupported) || !strings.Contains(err.Error(), "Linux 6.2") {
+		t.Errorf("Register: %v", err)
+	}
+}
+
 // A passive end has no ops that would fail, and no word comes over a path that
 // is cut: it asks.
 func TestAPassiveEndLearnsThatItsPeerIsGone(t *testing.T) {
@@ -348,6 +363,42 @@ func TestAPassiveEndLearnsThatItsPeerIsGone(t *testing.T) {
 	x.WaitEnded()
 	if err := y.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// A queue pair that has lost its peer sends to a number that is another one's by
+// now. That one must not take what comes for its own peer's: its peer's write
+// would be taken for a repetition, and be done without being there.
+func TestAStraySenderIsNotThePeer(t *testing.T) {
+	const size = 4096
+	f := newFabric(t)
+	settings := `{"endpoint": {"send_timeout": 14}}`
+	a, b := f.node(t, settings), f.node(t, settings)
+	stray, y := joinMemory(t, a, b, 0, 1)
+	here, there, other := rigtest.Register(t, a.Node, size, true), rigtest.Register(t, b.Node, size, true), rigtest.Register(t, b.Node, size, true)
+	there.Announce(t, a.Node)
+	other.Announce(t, a.Node)
+	at := simverbs.PortName{Host: a.host, Device: "sim0", Port: 1}
+	to := simverbs.PortName{Host: b.host, Device: "sim0", Port: 1}
+	must(t, f.CutBoth(at, to))
+	y.Close() // its bye is lost
+	y.WaitEnded()
+	must(t, f.HealBoth(at, to))
+	x, z := joinMemory(t, a, b, 1, 2)
+	if z.e.num != y.e.num {
+		t.Fatalf("the test needs the same number twice: %d, %d", y.e.num, z.e.num)
+	}
+	fill(t, here, 1, size)
+	must(t, stray.Send(rigtest.Op(sdk.Write, here, 0, other, 0, size)))
+	if err := stray.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable {
+		t.Errorf("ended with %v", err)
+	}
+	wantOutcome(t, "a write", do(t, x, rigtest.Op(sdk.Write, here, 0, there, 0, size)), sdk.Done, 0)
+	if !holds(t, there, 1, size) {
+		t.Error("what was written is not there")
+	}
+	if holds(t, other, 1, size) {
+		t.Error("the stray write was taken")
 	}
 }
 

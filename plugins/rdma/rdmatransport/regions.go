@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"unsafe"
 
 	"github.com/hawser-transport/hawser/plugins/internal/memory"
@@ -61,6 +62,9 @@ func (t *Transport) pin(r *sdk.Region, bytes []byte) (memory.Pin, error) {
 		p.mrs[d] = mr
 	}
 	if len(p.mrs) == 0 {
+		if err := errors.Join(failed...); !r.Writable && errors.Is(err, syscall.EFAULT) {
+			return nil, sdk.Errorf(sdk.Unsupported, "region %v is read-only, which needs Linux 6.2 or later: %w", r.Capability, err)
+		}
 		return nil, sdk.Errorf(sdk.Unavailable, "region %v of %d bytes cannot be registered: %w", r.Capability, r.Length, errors.Join(failed...))
 	}
 	for _, err := range failed {

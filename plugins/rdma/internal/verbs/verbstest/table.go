@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ type Traits struct {
 	KeepsCompletions bool
 	// NoEvents lists events that the device does not raise.
 	NoEvents []verbs.EventType
+	// OnlyWritable: memory that is mapped read-only cannot be registered.
+	OnlyWritable bool
 	// AnyMTU: a path MTU above the port's is not refused.
 	AnyMTU bool
 	// What the device calls these errors; zero is what InfiniBand's
@@ -270,6 +273,10 @@ func or(s, def verbs.Status) verbs.Status {
 func testReadOnly(p *pair) {
 	p.connect(8, Attr{})
 	s, err := p.ends[1].Share(verbs.RemoteRead)
+	if p.traits.OnlyWritable {
+		p.refused(err, syscall.EFAULT)
+		return
+	}
 	p.ok(err)
 	p.send(0, WR{ID: 1, Op: verbs.Read, Slot: 1, Length: SlotSize, RemoteAt: s.At, RKey: s.RKey, Signaled: true})
 	p.statuses(0, result{1, 0})
@@ -304,7 +311,7 @@ func testRevoked(p *pair) {
 func testReads(p *pair) {
 	const reads = 12
 	p.connect(2*reads, Attr{Reads: 2, Answers: 2})
-	s, err := p.ends[1].Share(verbs.RemoteRead)
+	s, err := p.ends[1].Share(verbs.RemoteRead | verbs.LocalWrite)
 	p.ok(err)
 	var want []result
 	for i := range uint64(reads) {
