@@ -420,6 +420,53 @@ func TestAFrameOnAnEndpointForMemory(t *testing.T) {
 	x.WaitEnded()
 }
 
+// The device lets nobody write to what is registered as read-only, whatever was
+// announced of it.
+func TestReadOnlyRegionsAreSoForDevices(t *testing.T) {
+	const size = 4096
+	f := newFabric(t)
+	a, b, x, y, here, _ := moving(t, f, size)
+	constant := rigtest.Register(t, b.Node, size, false)
+	constant.Region.Writable = true // a lie
+	constant.Announce(t, a.Node)
+	wantOutcome(t, "a write", do(t, x, rigtest.Op(sdk.Write, here, 0, constant, 0, size)), sdk.Unknown, sdk.StaleCapability)
+	x.WaitEnded()
+	y.WaitEnded()
+}
+
+// As many ops are taken as the limits say, and so many bytes.
+func TestOpsWithoutAnOutcomeAreBounded(t *testing.T) {
+	const size = 1 << 20
+	f := newFabric(t)
+	a, _, x, _, here, there := moving(t, f, size)
+	for _, c := range []struct{ length, ops int }{{size, maxMoveBytes / size}, {1, maxMoves}} {
+		must(t, f.HoldCompletions(a.host, "sim0", true))
+		before, err := x.Sent(), error(nil)
+		for err == nil {
+			err = x.Try(rigtest.Op(sdk.Write, here, 0, there, 0, c.length))
+		}
+		if n := x.Sent() - before; n != c.ops || !errors.Is(err, sdk.Backpressure) {
+			t.Errorf("%d ops of %d bytes were taken, want %d: %v", n, c.length, c.ops, err)
+		}
+		must(t, f.HoldCompletions(a.host, "sim0", false))
+		x.WaitDone(x.Sent())
+	}
+}
+
+// Endpoints for memory have no share of the receive buffers.
+func TestSharesAreThoseOfFrames(t *testing.T) {
+	f := newFabric(t)
+	a, b := f.node(t, patient), f.node(t, patient)
+	for lane := range 8 {
+		joinMemory(t, a, b, lane, uint64(lane+1))
+	}
+	x, y := join(t, a, b, 9)
+	if want := opening(256, 1); int(x.e.granted) != want {
+		t.Errorf("%d frames are granted, want %d", x.e.granted, want)
+	}
+	talk(t, x, y, 20)
+}
+
 func TestSendsOfAPassiveEnd(t *testing.T) {
 	f := newFabric(t)
 	_, _, _, y, _, _ := moving(t, f, 4096)
