@@ -303,6 +303,11 @@ func (w *witness) load(kind sdk.OpKind, here, there *region) (stop func() bool) 
 			if w.post(frame) == 0 {
 				return
 			}
+			// Ops may be done all at a time: who waits for some under way looks
+			// now.
+			w.mu.Lock()
+			w.changeLocked()
+			w.mu.Unlock()
 		}
 	}()
 	w.wait("an op to be done, and others under way", func() bool {

@@ -17,10 +17,10 @@ func moveLimits() sdk.MoveLimits {
 }
 
 // maxMoves and maxMoveBytes bound an endpoint's ops without an outcome, posted
-// or not.
+// or not: many times what is on its way on the fastest links.
 const (
 	maxMoves     = 128
-	maxMoveBytes = 64 << 20
+	maxMoveBytes = 16 << 20
 )
 
 // mover is the end of an endpoint for memory that its side has connected.

@@ -16,6 +16,11 @@ const (
 	// that it takes no more receives; not every device says so.
 	lastReceives = 250 * time.Millisecond
 
+	// lastOps is how long an endpoint for memory waits for the completions of
+	// what was posted: they say that the outcome is unknown, and so does Ended,
+	// which somebody waits for who repeats them.
+	lastOps = 2 * time.Second
+
 	// destroyAgain is when a queue pair of an endpoint for memory that the
 	// device has kept is destroyed again; later ever less often, down to
 	// destroyRarely.
@@ -30,6 +35,9 @@ func (e *endpoint) retire() {
 	cause := e.withdraw()
 	e.d.log.Debug("endpoint ends", "peer", e.peer, "number", e.num, "cause", cause)
 	force := time.Now().Add(milliseconds(e.d.settings.RetireTimeoutMS))
+	if e.memory {
+		force = earlier(force, time.Now().Add(lastOps))
+	}
 	e.leave()
 	e.flush(force)
 	e.sweep() // what landed before the queue pair was empty
