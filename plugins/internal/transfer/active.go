@@ -39,7 +39,7 @@ type op struct {
 	frame uint64
 	here  memory.Use
 	there memory.RemoteUse
-	// sent is closed once nobody reads here any more, to write it.
+	// sent is closed once a write has been written, and nobody reads here.
 	sent chan struct{}
 }
 
@@ -248,12 +248,14 @@ func (a *Active) read(conn Conn) error {
 				return err
 			}
 		}
-		// Its bytes here may be being written still, if the peer answers
-		// what it has not got.
-		select {
-		case <-o.sent:
-		case <-a.done:
-			return nil
+		if o.Kind == sdk.Write {
+			// Its bytes may be on their way still, if the peer answers what it
+			// has not got.
+			select {
+			case <-o.sent:
+			case <-a.done:
+				return nil
+			}
 		}
 		a.finish(o, r.code)
 	}

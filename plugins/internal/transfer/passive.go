@@ -160,16 +160,37 @@ func (p *Passive) write(conn Conn, answers <-chan answer) error {
 				more = false
 			}
 		}
-		if len(b.uses) > 0 {
-			p.forward(&p.writing)
-		}
-		err := writeAll(conn, b.bufs)
-		p.writing.Store(0)
+		err := p.send(conn, b.bufs, len(b.uses) > 0)
 		b.reset()
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// stride is how many bytes of a region are written before the peer is seen to
+// take them.
+const stride = 1 << 20
+
+// send writes a batch, of which only the last buffer is ever large.
+func (p *Passive) send(conn Conn, bufs net.Buffers, reads bool) error {
+	if !reads {
+		return writeAll(conn, bufs)
+	}
+	defer p.writing.Store(0)
+	last := len(bufs) - 1
+	first := min(stride, len(bufs[last]))
+	rest := bufs[last][first:]
+	bufs[last] = bufs[last][:first]
+	p.forward(&p.writing)
+	err := writeAll(conn, bufs)
+	for len(rest) > 0 && err == nil {
+		p.forward(&p.writing)
+		n := min(stride, len(rest))
+		_, err = conn.Write(rest[:n])
+		rest = rest[n:]
+	}
+	return err
 }
 
 // batch is replies that are written at a time, and the regions that they read.

@@ -11,8 +11,9 @@ import (
 )
 
 // maxOp is the largest op in bytes: what one connection carries of one transfer
-// before it is the turn of another.
-const maxOp = 1 << 20
+// before it is the turn of another. Each op wakes both sides a few times: ops of
+// a fourth of that took a quarter more processor time for the same bytes.
+const maxOp = 4 << 20
 
 func moveLimits() sdk.MoveLimits {
 	return sdk.MoveLimits{MaxOp: maxOp, TargetWrites: true, Parallel: 4}
