@@ -347,7 +347,7 @@ var moveMutants = []struct {
 			}
 			return m.Accept(ctx, t, offer, h)
 		}})},
-	{"generations mean nothing", "move-generations-are-of-a-lane", "Accept of generation 1000 after 1000", anyway(moveDefect{
+	{"generations mean nothing", "move-generations-are-of-a-lane", "Connect of generation 999 after 1000", anyway(moveDefect{
 		accept: func(m sdk.Mover, ctx context.Context, t sdk.Target, offer []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
 			ep, answer, err := m.Accept(ctx, t, offer, h)
 			if errors.Is(err, sdk.Refused) {

@@ -144,6 +144,13 @@ func (t *Transport) importer(d *device) mapping.Import[cuda.Ptr] {
 			defer c.Add(mapping.CloseDescriptor, "close the descriptor", f.Close).Now() //nolint:errcheck // it has its turn
 			shared.FD = int(f.Fd())
 		}
+		if e.kind == cuda.IPC {
+			leave, err := t.alone(ctx, d, s.Key)
+			if err != nil {
+				return 0, err
+			}
+			defer leave()
+		}
 		var m *cuda.Mapping
 		err = d.imports.Do(func(c cuda.Context) (err error) {
 			m, err = cuda.Import(c, shared, writable)
@@ -166,6 +173,27 @@ func (t *Transport) importer(d *device) mapping.Import[cuda.Ptr] {
 		}
 		return m.Base + cuda.Ptr(e.offset), nil
 	}
+}
+
+// alone lets this device have an IPC handle for itself, which a process opens
+// once: another device's mapping of it goes first. It is called by one import at
+// a time, until leave is.
+func (t *Transport) alone(ctx context.Context, d *device, k mapping.Key) (leave func(), err error) {
+	select {
+	case t.opening <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for _, o := range t.devices {
+		if o == d || k.Provider == t.self {
+			continue
+		}
+		if err := o.cache.Forget(ctx, k.Provider, k.Capability); err != nil {
+			<-t.opening
+			return nil, err
+		}
+	}
+	return func() { <-t.opening }, nil
 }
 
 // descriptor gets a region's: from the region, if it is of this process's

@@ -283,3 +283,58 @@ func eventually(t testing.TB, f func() error) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// producer is the application's work on a device, with an event behind it.
+type producer struct {
+	t testing.TB
+	l *lab
+	m *deviceMemory
+	e cuda.Event
+	h cuda.EventHandle
+}
+
+// producer makes one that writes to memory of the first device.
+func (l *lab) producer(t testing.TB, m *deviceMemory) *producer {
+	t.Helper()
+	p := &producer{t: t, l: l, m: m}
+	p.do(func(c cuda.Context) (err error) {
+		if p.e, err = c.CreateEvent(true); err != nil {
+			return err
+		}
+		p.h, err = c.ExportEvent(p.e)
+		return err
+	})
+	t.Cleanup(func() { p.do(func(c cuda.Context) error { return c.DestroyEvent(p.e) }) })
+	p.produce(0, time.Nanosecond) // loads its kernel
+	p.settle()
+	return p
+}
+
+func (p *producer) do(f func(c cuda.Context) error) {
+	p.t.Helper()
+	if err := p.m.d.Do(f); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// produce begins work that takes its time and then writes a value everywhere,
+// and returns the event that it has ended.
+func (p *producer) produce(value byte, takes time.Duration) *[sdk.EventBytes]byte {
+	p.t.Helper()
+	p.do(func(c cuda.Context) error {
+		if err := c.(cuda.Busier).Busy(uint64(takes), p.m.stream); err != nil {
+			return err
+		}
+		if err := c.Set(p.m.at, value, uint64(p.m.size), p.m.stream); err != nil {
+			return err
+		}
+		return c.Record(p.e, p.m.stream)
+	})
+	return (*[sdk.EventBytes]byte)(&p.h)
+}
+
+// settle waits for the work.
+func (p *producer) settle() {
+	p.t.Helper()
+	p.do(func(c cuda.Context) error { return c.SyncStream(p.m.stream) })
+}

@@ -52,6 +52,7 @@ type Transport struct {
 	self    sdk.Incarnation
 	regions regions
 	remotes remotes
+	opening chan struct{} // full while an IPC handle is opened
 
 	// Set by Configure, which comes before everything else.
 	settings settings
@@ -66,7 +67,7 @@ type Transport struct {
 
 // New makes a transport of a driver's GPUs, whose links the reader knows.
 func New(d cuda.Driver, gpus nvml.Reader) *Transport {
-	t := &Transport{Base: streams.NewBase[*endpoint](), driver: d, gpus: gpus, addressOnly: addressOnly}
+	t := &Transport{Base: streams.NewBase[*endpoint](), driver: d, gpus: gpus, addressOnly: addressOnly, opening: make(chan struct{}, 1)}
 	_, _ = rand.Read(t.self[:]) // never fails
 	t.regions.init()
 	t.remotes.init()

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mapping"
@@ -178,24 +180,11 @@ func (w *worker) run(c cuda.Context) error {
 		case !busy && closing:
 			return w.end(c)
 		case busy && idle > eager:
-			w.sleep(nap)
+			// The runtime's timers are of milliseconds where nothing else runs.
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(nap)}, nil)
 		case !busy && idle > linger:
-			w.sleep(0)
+			<-w.wake
 		}
-	}
-}
-
-// sleep waits for something to do, or, with a time, so long at most.
-func (w *worker) sleep(most time.Duration) {
-	if most == 0 {
-		<-w.wake
-		return
-	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-w.wake:
-	case <-timer.C:
 	}
 }
 
