@@ -5,6 +5,8 @@ package mnnvltransport
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,7 +43,7 @@ func held(t *testing.T) (l *lab, hold, resume func()) {
 			}
 		}
 	}
-	resume = check(simcuda.Resume)
+	resume = sync.OnceFunc(check(simcuda.Resume))
 	t.Cleanup(resume)
 	return l, check(simcuda.Hold), resume
 }
@@ -62,7 +64,12 @@ func TestWithdrawWaits(t *testing.T) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	time.Sleep(20 * time.Millisecond) // or the op may not be posted yet, and is refused
+	eventually(t, func() error {
+		if n := a.Transport.(*Transport).devices[0].cache.Stats().Leases; n != 2 {
+			return fmt.Errorf("%d leases: the copy is not under way", n)
+		}
+		return nil
+	})
 	if err := a.mover.Withdraw(short(), b.Inc, there.Capability); !errors.Is(err, sdk.Busy) {
 		t.Errorf("Withdraw: %v, want %v", err, sdk.Busy)
 	}
