@@ -140,6 +140,17 @@ func adminHandler(e *Engine) http.Handler {
 		}
 		answer(w, http.StatusOK, adminPeers(e, limit))
 	})
+	mux.HandleFunc("GET /mappings", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, adminMappings(e))
+	})
+	mux.HandleFunc("POST /mappings/retire", func(w http.ResponseWriter, r *http.Request) {
+		n, err := e.RetireMappings(r.Context(), r.FormValue("peer"))
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w, http.StatusOK, admin.Retired{Mappings: n})
+	})
 	mux.HandleFunc("GET /transports", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, adminTransports(e))
 	})
@@ -228,6 +239,11 @@ func adminPeer(p PeerStatus) admin.Peer {
 	if !p.Incarnation.IsZero() {
 		j.Incarnation = p.Incarnation.String()
 	}
+	if s := p.Segment; s != nil {
+		j.Segment = &admin.Segment{
+			Version: s.Version, Latest: s.Latest, Buffers: s.Buffers, Opens: s.Opens, Ops: s.Ops, Endpoints: s.Endpoints,
+		}
+	}
 	for _, w := range p.Paths {
 		j.Paths = append(j.Paths, admin.Path{
 			Transport: w.Transport, Path: w.Path, State: w.State, Usable: w.Usable(), Since: w.Since,
@@ -237,6 +253,21 @@ func adminPeer(p PeerStatus) admin.Peer {
 		})
 	}
 	return j
+}
+
+func adminMappings(e *Engine) []admin.Mapping {
+	list := []admin.Mapping{}
+	for _, m := range e.Mappings() {
+		side := "provider"
+		if m.Consumer {
+			side = "consumer"
+		}
+		list = append(list, admin.Mapping{
+			Side: side, Peer: m.Peer, Incarnation: m.Incarnation.String(), Capability: m.Capability, Address: m.Address,
+			Length: m.Length, State: m.State, Leases: m.Leases, Transports: m.Transports, Heard: m.Heard,
+		})
+	}
+	return list
 }
 
 func adminTransports(e *Engine) []admin.Transport {

@@ -82,6 +82,9 @@ func (h *answers) Bootstrap(ctx context.Context, req control.BootstrapRequest) (
 	if req.To != h.e.incarnation {
 		return control.BootstrapReply{}, sdk.Errorf(sdk.PeerRestarted, "bootstrap: incarnation %s is not here, %s is", req.To.Short(), h.e.incarnation.Short())
 	}
+	if req.Use == sdk.UseMemory {
+		return a.acceptMemory(ctx, req)
+	}
 	return a.accept(ctx, req)
 }
 

@@ -65,6 +65,7 @@ type association struct {
 	paused    []*path       // of order, the one whose pause ends first first
 	forgotten uint64        // the highest generation of a path that was forgotten
 	retiring  int           // endpoints that were replaced and have not ended
+	found     []route       // by the last match
 	matched   bool          // order reflects what both sides run now
 	news      chan struct{} // closed, and made anew, when order has changed
 	back      chan struct{} // closed, and made anew, when the peer is no longer silent
@@ -108,7 +109,8 @@ func newAssociation(e *Engine, address string) *association {
 		e: e, address: address, client: &caller{e.control.Dial(address), e.watch, address},
 		box:   outbox.New(e.cfg.Notification.AckTimeout()),
 		paths: map[pathKey]*path{}, news: make(chan struct{}), back: make(chan struct{}),
-		used: time.Now(), made: time.Now(),
+		hello: helloState{try: newHelloTry()},
+		used:  time.Now(), made: time.Now(),
 	}
 	a.timer = time.AfterFunc(time.Hour, a.tick)
 	a.timer.Stop()
@@ -185,15 +187,20 @@ func (a *association) die(cause error) {
 	for _, ep := range eps {
 		ep.shut()
 	}
+	a.e.memory.ended(a, cause)
 	a.e.endSession(in, endOver)
 	for _, x := range posted {
 		a.settle(x, func(d *Delivery) { d.fail(cause) })
 	}
 	a.mu.Lock()
-	unsent := a.box.TakeWaiting()
+	unsent, bound := partition(a.box.TakeWaiting(), func(x *outbox.Entry) bool { return !x.Owner.(*Delivery).bound })
 	next := a.e.forget(a, len(unsent) > 0)
 	a.successor, a.gone = next, true
+	a.hello.triedLocked()
 	a.mu.Unlock()
+	for _, x := range bound {
+		a.settle(x, func(d *Delivery) { d.fail(cause) })
+	}
 	if next == nil {
 		for _, x := range unsent {
 			a.settle(x, func(d *Delivery) { d.fail(cause) })
@@ -205,6 +212,18 @@ func (a *association) die(cause error) {
 	if next.client != a.client {
 		_ = a.client.Close()
 	}
+}
+
+// partition parts a list by what f says of each.
+func partition[T any](list []T, f func(T) bool) (yes, no []T) {
+	for _, x := range list {
+		if f(x) {
+			yes = append(yes, x)
+		} else {
+			no = append(no, x)
+		}
+	}
+	return yes, no
 }
 
 // tellEnd tells of the end of a peer's life, if it was met.

@@ -53,10 +53,10 @@ func (b *budget) next() <-chan struct{} {
 	return b.freed
 }
 
-// admit puts a delivery into the outbox towards an address, waiting for room
-// for the slot wait at most.
-func (e *Engine) admit(ctx context.Context, address string, d *Delivery) error {
-	if done, err := e.tryAdmit(address, d); done {
+// admit puts a delivery into an outbox, waiting for room for the slot wait at
+// most. try reports false if there is none.
+func (e *Engine) admit(ctx context.Context, d *Delivery, try func() (done bool, err error)) error {
+	if done, err := try(); done {
 		return err
 	}
 	e.outbox.waiting.Add(1)
@@ -65,7 +65,7 @@ func (e *Engine) admit(ctx context.Context, address string, d *Delivery) error {
 	defer timeout.Stop()
 	for {
 		freed := e.outbox.next()
-		if done, err := e.tryAdmit(address, d); done {
+		if done, err := try(); done {
 			return err
 		}
 		select {
@@ -114,6 +114,21 @@ func (a *association) addLocked(d *Delivery) bool {
 	a.box.Add(&d.entry)
 	a.pumpLocked()
 	return true
+}
+
+// tryBound is tryAdmit for what may go to one life of a peer only.
+func (a *association) tryBound(d *Delivery) (done bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	switch {
+	case a.e.closing.Load() && a.e.transfers.n.Load() == 0:
+		return true, sdk.Errorf(sdk.Closed, "notification to %s: the engine is closed", d.peer)
+	case a.dead != nil:
+		return true, a.dead
+	case a.successor != nil:
+		return true, sdk.Errorf(sdk.PeerRestarted, "the peer at %s is another one", a.address)
+	}
+	return a.addLocked(d), nil
 }
 
 // lockLatest returns what has taken the association's place, or itself,

@@ -23,6 +23,8 @@ type Config struct {
 	Outbox       OutboxConfig
 	Receive      ReceiveConfig
 	Sessions     SessionsConfig
+	Memory       MemoryConfig
+	Transfer     TransferConfig
 	RPC          RPCConfig
 	PeerHealth   PeerHealthConfig
 	PathHealth   PathHealthConfig
@@ -91,6 +93,22 @@ type SessionsConfig struct {
 	// Max is how many sessions are held; over it hello is refused as Busy.
 	// Default: 16384.
 	Max int
+}
+
+// MemoryConfig governs what is kept of peers' memory.
+type MemoryConfig struct {
+	// MappingIdleSecs is after how long without a transfer a peer's region is
+	// given up again, with whatever a transport maps of it. Default: 300.
+	MappingIdleSecs int
+}
+
+// TransferConfig governs transfers.
+type TransferConfig struct {
+	// ChunkBytes is the size of the pieces that ops are moved in; a transport
+	// may take smaller ones only. Default: 4 MiB.
+	ChunkBytes int
+	// OpBudget is how often a piece may fail before its op does. Default: 8.
+	OpBudget int
 }
 
 // RPCConfig bounds calls of the control plane. -1, like 0, means 30000.
@@ -325,6 +343,9 @@ func (c NotificationConfig) AckTimeout() time.Duration { return milliseconds(c.A
 
 // Deadline is DeadlineMS as a duration.
 func (c NotificationConfig) Deadline() time.Duration { return milliseconds(c.DeadlineMS) }
+
+// MappingIdle is MappingIdleSecs.
+func (c MemoryConfig) MappingIdle() time.Duration { return seconds(c.MappingIdleSecs) }
 
 // RequestTimeout is RequestTimeoutMS as a duration.
 func (c RPCConfig) RequestTimeout() time.Duration { return rpcTimeout(c.RequestTimeoutMS) }

@@ -69,6 +69,14 @@ var configKeys = []configKey{
 	{path: "sessions.max", doc: "Senders that are remembered at a time; over it hello is refused as busy.",
 		field: func(c *Config) any { return &c.Sessions.Max }, def: 16_384, min: 1, max: 1 << 20},
 
+	{path: "memory.mapping_idle_secs", doc: "After how long without a transfer a peer's region is given up again, with whatever a transport maps of it.",
+		field: func(c *Config) any { return &c.Memory.MappingIdleSecs }, def: 300, min: 1, max: maxConfigSecs},
+
+	{path: "transfer.chunk_bytes", doc: "Size of the pieces that transfers are moved in; a transport may take smaller ones only.",
+		field: func(c *Config) any { return &c.Transfer.ChunkBytes }, def: 4 << 20, min: 4 << 10, max: 1 << 30},
+	{path: "transfer.op_budget", doc: "How often a piece of a transfer may fail before its op does.",
+		field: func(c *Config) any { return &c.Transfer.OpBudget }, def: 8, min: 1, max: 1000},
+
 	{path: "rpc.request_timeout_ms", doc: "Deadline of a control-plane request; -1 means 30000.",
 		field: func(c *Config) any { return &c.RPC.RequestTimeoutMS }, def: -1, min: 1, max: maxConfigMS, auto: true},
 	{path: "rpc.bootstrap_timeout_ms", doc: "Deadline of a bootstrap; -1 means 30000.",

@@ -45,6 +45,7 @@ type Delivery struct {
 	peer  string
 	tally *tally
 	born  time.Duration // after the engine's start
+	bound bool          // to one life of the peer: it goes to no other
 	end   atomic.Uint32
 	waits atomic.Pointer[chan struct{}]
 

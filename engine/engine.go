@@ -63,6 +63,8 @@ type Engine struct {
 	security   security
 	transports transports
 	directory  directory
+	memory     memory
+	transfers  pending // that have not ended
 
 	surface surface // what can be seen from outside
 
@@ -119,6 +121,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Engine, error) {
 		return nil, err
 	}
 	e.directory.init()
+	e.memory.init(e)
 	e.watch = newWatch(e)
 	e.freeze.OnThaw = e.watch.thawed
 	if err := e.surface.open(e, o); err != nil {
@@ -272,7 +275,7 @@ func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Deli
 	}
 	d := &Delivery{peer: peer, tally: &e.stats.tally, born: now.Sub(e.started)}
 	d.entry.Frame, d.entry.Deadline, d.entry.Owner = encode(n), deadline, d
-	if err := e.admit(ctx, address, d); err != nil {
+	if err := e.admit(ctx, d, func() (bool, error) { return e.tryAdmit(address, d) }); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -316,8 +319,8 @@ func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 	return &r, nil
 }
 
-// Close stops taking new work, waits for pending notifications to end until
-// ctx does, says goodbye to peers, fails what is left and stops the
+// Close stops taking new work, waits for pending transfers and notifications to
+// end until ctx does, says goodbye to peers, fails what is left and stops the
 // transports. It is idempotent; every call returns when the first has
 // finished.
 func (e *Engine) Close(ctx context.Context) error {
@@ -331,8 +334,11 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	defer close(e.closed)
 	e.outbox.wake()
+	if !e.transfers.wait(ctx) { // they may have notifications to send
+		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every transfer had ended: %w", context.Cause(ctx))
+	}
 	if !e.deliveries.wait(ctx) {
-		err = sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx))
+		err = errors.Join(err, sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx)))
 	}
 	e.farewell(ctx)
 	cause := sdk.Errorf(sdk.Closed, "the engine was closed")
@@ -344,6 +350,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	defer cancel()
 	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
 	e.cancel()
+	e.memory.close()
 	e.surface.close()
 	e.tasks.Wait()
 	e.watch.end()
@@ -407,5 +414,6 @@ func (e *Engine) sweep() {
 		for _, a := range e.directory.all() {
 			a.sweep(now)
 		}
+		e.memory.sweep(now)
 	}
 }

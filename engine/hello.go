@@ -22,11 +22,30 @@ type helloState struct {
 	// more, or that is given up.
 	replaces uint64
 	err      error // of the last try
+	// wanted counts who waits for an answer although nothing is to be sent,
+	// and try is what they wait for, another one after every try.
+	wanted int
+	try    *helloTry
+}
+
+// helloTry is one try of hello, or the association's end.
+type helloTry struct {
+	done chan struct{}
+	err  error // valid once done is closed; nil if it was answered
+}
+
+func newHelloTry() *helloTry { return &helloTry{done: make(chan struct{})} }
+
+// triedLocked wakes who waits for a try.
+func (h *helloState) triedLocked() {
+	h.try.err = h.err
+	close(h.try.done)
+	h.try = newHelloTry()
 }
 
 // helloIfNeededLocked opens a session if something waits for one.
 func (a *association) helloIfNeededLocked() {
-	if a.box.Session() != 0 || a.box.Len() == 0 || a.hello.running || a.dead != nil || a.successor != nil {
+	if a.box.Session() != 0 || a.box.Len()+a.hello.wanted == 0 || a.hello.running || a.dead != nil || a.successor != nil {
 		return
 	}
 	a.hello.running = true
@@ -53,9 +72,10 @@ func (a *association) sayHello() {
 	for {
 		done := a.helloOnce()
 		a.mu.Lock()
+		a.hello.triedLocked()
 		a.abandonLocked(time.Now())
 		back := a.back
-		if done || a.dead != nil || a.successor != nil || a.box.Len() == 0 {
+		if done || a.dead != nil || a.successor != nil || a.box.Len()+a.hello.wanted == 0 {
 			a.hello.running = false
 			a.pumpLocked() // what came meanwhile asks anew if need be
 			a.mu.Unlock()

@@ -172,6 +172,19 @@ func (c *caller) Changed(ctx context.Context, q control.ChangeRequest) error {
 	return err
 }
 
+func (c *caller) Fence(ctx context.Context, q control.FenceRequest) error {
+	_, err := call(ctx, c, c.w.e.cfg.RPC.RequestTimeout(), q, wordless(c.Client.Fence))
+	return err
+}
+
+func (c *caller) Describe(ctx context.Context, q control.DescribeRequest) (control.DescribeReply, error) {
+	return call(ctx, c, c.w.e.cfg.RPC.RequestTimeout(), q, c.Client.Describe)
+}
+
+func (c *caller) Invalidate(ctx context.Context, q control.InvalidateRequest) (control.InvalidateReply, error) {
+	return call(ctx, c, c.w.e.cfg.RPC.RequestTimeout(), q, c.Client.Invalidate)
+}
+
 func (c *caller) Goodbye(ctx context.Context, q control.GoodbyeRequest) error {
 	_, err := call(ctx, c, c.w.e.cfg.RPC.RequestTimeout(), q, wordless(c.Client.Goodbye))
 	return err

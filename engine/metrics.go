@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -158,7 +159,9 @@ func perQueue(name, help string, f func(p *inbox.Part[Received]) int) metric {
 	}}
 }
 
-var metricTable = []metric{
+var metricTable = slices.Concat(notificationMetrics, memoryMetrics)
+
+var notificationMetrics = []metric{
 	perWire("hawser_notifications_sent_total", "Copies of notifications given to a transport.",
 		func(c *transportCounters) uint64 { return c.sent.Load() }),
 	perWire("hawser_notifications_resent_total", "Those of them that were not the first.",

@@ -259,7 +259,7 @@ func trafficCases() []metricCase {
 // TestMetricsMove makes each rule fire and looks at its metric.
 func TestMetricsMove(t *testing.T) {
 	looked := map[string]bool{}
-	for _, c := range slices.Concat(trafficCases(), ruleCases()) {
+	for _, c := range slices.Concat(trafficCases(), ruleCases(), memoryCases()) {
 		for _, want := range c.want {
 			name, _, _ := strings.Cut(want, "{")
 			looked[name], looked[want] = true, true
@@ -294,7 +294,11 @@ func TestMetricsMove(t *testing.T) {
 		})
 	}
 	// Limits and names do not move; no plugin of these tests is a process.
-	for _, m := range metricTable {
+	table := metricTable
+	if len(memoryCases()) == 0 {
+		table = notificationMetrics
+	}
+	for _, m := range table {
 		for _, v := range m.values {
 			sample := m.name + "{" + m.labels[len(m.labels)-1] + "=" + v
 			if !looked[sample+"}"] && !looked[sample+",transport=fast}"] {

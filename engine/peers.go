@@ -43,6 +43,9 @@ type PeerStatus struct {
 	Since, Heard time.Time
 	// Paths are the ways to the peer, in order of preference.
 	Paths []PathStatus
+	// Segment is what the peer publishes of its memory, nil if nobody has read
+	// it.
+	Segment *SegmentStatus
 }
 
 // Usable lists the paths that take notifications now.
@@ -117,6 +120,10 @@ func (e *Engine) Peers() []PeerStatus {
 	var list []PeerStatus
 	for _, a := range e.directory.all() {
 		if s, ok := a.status(now); ok {
+			if x := e.memory.source(s.Incarnation); x != nil {
+				segment := x.status()
+				s.Segment = &segment
+			}
 			list = append(list, s)
 		}
 	}

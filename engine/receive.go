@@ -105,7 +105,7 @@ func (a *association) sweep(now time.Time) {
 		useless := a.uselessLocked(now)
 		a.mu.Unlock()
 		if useless {
-			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v", a.address, a.e.silence()))
+			a.die(sdk.Errorf(sdk.Unavailable, "the peer at %s has been silent for %v: %w", a.address, a.e.silence(), errForgotten))
 		}
 		return
 	}

@@ -24,6 +24,7 @@ type counters struct {
 	FailedFast, Freezes atomic.Uint64
 	Frozen              atomic.Int64 // nanoseconds
 
+	moveCounters
 	tally
 }
 
@@ -78,6 +79,19 @@ type Stats struct {
 	Queued, QueuedBytes, OutboxBytes int
 	// Restarts is starts of plugins after their transports' first.
 	Restarts uint64
+	// Transfers is transfers submitted, PendingTransfers those that have not
+	// ended; OpsDone, OpsFailed and OpsUnknown are ops that succeeded, failed,
+	// and ended with an outcome that is not known. BytesMoved is what arrived.
+	Transfers                                  uint64
+	PendingTransfers                           int
+	OpsDone, OpsFailed, OpsUnknown, BytesMoved uint64
+	// ChunksRepeated is pieces that went out again after a failure, Fences how
+	// often an endpoint ended with pieces that had to be fenced.
+	ChunksRepeated, Fences uint64
+	// Regions is how many are registered, Mappings how many of peers' regions
+	// transports know, Unresolved how many ops of unknown outcome still hold
+	// their memory.
+	Regions, Mappings, Unresolved int
 	// Associations is how many peers' lives and addresses something is held
 	// of.
 	Associations int
@@ -87,6 +101,7 @@ type Stats struct {
 func (e *Engine) Stats() Stats {
 	c := &e.stats
 	queued, queuedBytes := e.queue.Len()
+	memory := e.memory.sizes()
 	return Stats{
 		Sent: c.Sent.Load(), Resent: c.Resent.Load(), Fallbacks: c.Fallbacks.Load(), Acked: c.Acked.Load(), Taken: c.handedOver.Load(),
 		NotPosted: c.NotPosted.Load(), HandedOver: c.HandedOver.Load(), Timeouts: c.Timeouts.Load(),
@@ -101,5 +116,9 @@ func (e *Engine) Stats() Stats {
 		AcksSent: c.AcksSent.Load(), CreditRequests: c.CreditRequests.Load(), Sessions: int(c.Sessions.Load()), Queued: queued,
 		QueuedBytes: queuedBytes, OutboxBytes: int(e.outbox.used.Load()), Failed: c.failures(),
 		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),
+		Transfers: c.Transfers.Load(), PendingTransfers: int(e.transfers.n.Load()), OpsDone: c.opEnds[opDone].Load(),
+		OpsFailed: c.opEnds[opFailed].Load() + c.opEnds[opNotSent].Load(), OpsUnknown: c.opEnds[opUnknown].Load(),
+		BytesMoved: c.BytesMoved.Load(), ChunksRepeated: c.chunks[chunkRepeated].Load(), Fences: c.fences[fenceBegun].Load(),
+		Regions: memory.regions, Mappings: memory.mappings, Unresolved: memory.unresolved,
 	}
 }

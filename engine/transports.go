@@ -167,6 +167,7 @@ func (t *transport) Up(inst *pluginhost.Instance) {
 	t.set.e.hub.tell(Event{Kind: TransportUp, Transport: t.cfg.Name})
 	t.set.e.log.Info("transport up", "transport", t.cfg.Name, "instance", inst.ID, "version", inst.Description.Version)
 	t.set.e.security.cameUp(inst)
+	t.set.e.memory.cameUp(inst)
 }
 
 // Down withdraws it. Its endpoints have ended, each on its own.
@@ -176,6 +177,7 @@ func (t *transport) Down(old *pluginhost.Instance, err error) {
 			t.cur = nil
 		}
 	})
+	t.set.e.memory.wentDown(old)
 	t.set.e.stats.TransportsDown.Add(1)
 	t.set.e.hub.tell(Event{Kind: TransportDown, Transport: t.cfg.Name, Err: err})
 	t.downs.Add(1)
@@ -426,10 +428,14 @@ func (a *association) match() {
 func (a *association) routes(remote []control.Transport) (routes []route) {
 	for _, l := range a.e.transports.up() {
 		i := slices.IndexFunc(remote, func(r control.Transport) bool { return r.Name == l.name })
-		if i < 0 || l.inst.Notifier == nil {
+		if i < 0 || l.inst.Notifier == nil && l.inst.Mover == nil {
 			continue
 		}
-		paths, err := l.inst.Notifier.Paths(remote[i].Attributes)
+		lister := l.inst.Notifier
+		if lister == nil {
+			lister = l.inst.Mover
+		}
+		paths, err := lister.Paths(remote[i].Attributes)
 		if err != nil {
 			a.e.log.Warn("no path", "peer", a.peer(), "transport", l.name, "error", err)
 			continue
@@ -445,7 +451,12 @@ func (a *association) routes(remote []control.Transport) (routes []route) {
 func (a *association) routeLocked(routes []route) {
 	a.order = a.order[:0]
 	now := time.Now()
+	a.found = routes
+	a.e.memory.routed(a)
 	for _, r := range routes {
+		if r.local.inst.Notifier == nil {
+			continue // it moves memory only
+		}
 		for i, name := range r.paths {
 			if slices.Contains(r.remote.Down, name) {
 				continue
@@ -510,6 +521,7 @@ func (e *Engine) drain(ctx context.Context, old *pluginhost.Instance) {
 		for _, a := range e.directory.all() {
 			busy += a.retire(old)
 		}
+		busy += e.memory.retire(old)
 		if busy == 0 {
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,8 @@ type world struct {
 	configs map[string]Config
 	queues  map[string][]*Queue
 	more    []*Engine // that a metricCase opened
+	regions []*Region
+	mu      sync.Mutex // of what transports of its own have
 	logs    map[string]*lines
 }
 

@@ -73,6 +73,18 @@ func (c *Client) Transports(ctx context.Context) (t []Transport, err error) {
 	return t, c.call(ctx, http.MethodGet, "/transports", &t)
 }
 
+// Mappings lists regions as they are used between the engine and its peers.
+func (c *Client) Mappings(ctx context.Context) (m []Mapping, err error) {
+	return m, c.call(ctx, http.MethodGet, "/mappings", &m)
+}
+
+// RetireMappings is an operator's word that a peer, named by its address or the
+// beginning of its incarnation, is gone. Said of one that is not, it breaks
+// what the closing of regions promises.
+func (c *Client) RetireMappings(ctx context.Context, peer string) (r Retired, err error) {
+	return r, c.call(ctx, http.MethodPost, "/mappings/retire?peer="+url.QueryEscape(peer), &r)
+}
+
 // Stats returns the engine's counts, by name.
 func (c *Client) Stats(ctx context.Context) (s map[string]int64, err error) {
 	return s, c.call(ctx, http.MethodGet, "/stats", &s)

@@ -1,7 +1,7 @@
 // Package admin is what an engine's admin socket says, and a client for it.
 // The socket is a unix socket of mode 0600 that speaks HTTP with JSON: GET
-// /node, /peers, /transports and /stats, POST /transports/NAME/restart, and
-// all that the engine's status handler has. Which engines have one is up to
+// /node, /peers, /mappings, /transports and /stats, POST
+// /transports/NAME/restart and /mappings/retire, and all that the engine's status handler has. Which engines have one is up to
 // the configuration key admin.socket.
 //
 // The package knows nothing of the engine; programs that only look at one
@@ -54,6 +54,43 @@ type Peer struct {
 	Heard       time.Time `json:"heard,omitzero"`
 	UsablePaths int       `json:"usable_paths"`
 	Paths       []Path    `json:"paths"`
+	// Segment is what the peer publishes of its memory, if it was read.
+	Segment *Segment `json:"segment,omitempty"`
+}
+
+// Segment is a peer's memory as far as an engine knows it.
+type Segment struct {
+	// Version is the descriptor's that was read, Latest the latest one's.
+	Version uint64 `json:"version"`
+	Latest  uint64 `json:"latest"`
+	Buffers int    `json:"buffers"`
+	// Opens counts open handles, Ops ops that are under way.
+	Opens int `json:"opens"`
+	Ops   int `json:"ops"`
+	// Endpoints are the connected ones for memory, by transport and path.
+	Endpoints []string `json:"endpoints,omitempty"`
+}
+
+// Mapping is a region of one engine's as another one uses it.
+type Mapping struct {
+	// Side is "consumer" if the engine asked uses the peer's region, or
+	// "provider" if the peer has not given up the engine's, which is withdrawn.
+	Side        string `json:"side"`
+	Peer        string `json:"peer"`
+	Incarnation string `json:"incarnation"`
+	Capability  string `json:"capability"` // its beginning
+	Address     uint64 `json:"address"`
+	Length      uint64 `json:"length"`
+	// State is used, idle, unresolved, leaving or held.
+	State      string    `json:"state"`
+	Leases     int       `json:"leases"`
+	Transports []string  `json:"transports,omitempty"`
+	Heard      time.Time `json:"heard,omitzero"`
+}
+
+// Retired is how many mappings an operator's word ended.
+type Retired struct {
+	Mappings int `json:"mappings"`
 }
 
 // Path is one way to a peer.

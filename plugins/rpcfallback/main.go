@@ -1,5 +1,5 @@
 // Command hawser-rpcfallback is the rpcfallback transport as a plugin: frames
-// over gRPC, the last resort and the way for large payloads.
+// and transfers over gRPC, the last resort and the way for large payloads.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Command hawser-tcp is the tcp transport as a plugin: frames over TCP.
+// Command hawser-tcp is the tcp transport as a plugin: frames and transfers over
+// TCP.
 package main
 
 import (

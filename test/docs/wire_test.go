@@ -21,30 +21,38 @@ type sink struct {
 	ended     chan error
 }
 
+func newSink() sink {
+	return sink{make(chan sdk.Completion, 1), make(chan string, 1), make(chan error, 1)}
+}
+
 func (s sink) Completed(cs []sdk.Completion) { s.completed <- cs[0] }
 func (s sink) Received(frames [][]byte)      { s.received <- string(frames[0]) }
 func (s sink) Ended(err error)               { s.ended <- err }
 
-// TestWireOfTCP is a peer of the tcp transport that knows only what
-// docs/protocol.md says.
-func TestWireOfTCP(t *testing.T) {
+// bytesIn returns what the documentation shows under a name.
+func bytesIn(t *testing.T) func(name string) []byte {
+	t.Helper()
 	doc := documented(t)
-	bytesOf := func(name string) []byte {
+	return func(name string) []byte {
+		t.Helper()
 		b, err := hex.DecodeString(doc[name])
 		if err != nil || len(b) == 0 {
 			t.Fatalf("%s: %v", name, err)
 		}
 		return b
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
+}
+
+// tcpPeer is a peer of a tcp transport that knows only what docs/protocol.md
+// says: an endpoint to it, and its side of the connection.
+func tcpPeer(t *testing.T, ctx context.Context, tr sdk.Transport, use sdk.Use, join string, h sdk.Handler) (sdk.Endpoint, net.Conn) {
+	t.Helper()
+	bytesOf := bytesIn(t)
 	peer, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	tr := tcptransport.New()
-	defer tr.Close(ctx)
 	local, remote := sdk.Incarnation{15: 1}, sdk.Incarnation{15: 2}
 	if _, err := tr.Configure(ctx, sdk.Config{Instance: 2, Incarnation: local, Settings: []byte("{}")}); err != nil {
 		t.Fatal(err)
@@ -72,26 +80,36 @@ func TestWireOfTCP(t *testing.T) {
 			close(conns)
 			return
 		}
-		join := make([]byte, 56)
-		_, _ = io.ReadFull(conn, join)
-		want := append(bytes.Clone(bytesOf("join")[:24]), tokenB...)
-		if want = append(want, tokenA...); !bytes.Equal(join, want) {
-			t.Errorf("join %x, want %x", join, want)
+		got := make([]byte, 56)
+		_, _ = io.ReadFull(conn, got)
+		want := append(bytes.Clone(bytesOf(join)[:24]), tokenB...)
+		if want = append(want, tokenA...); !bytes.Equal(got, want) {
+			t.Errorf("join %x, want %x", got, want)
 		}
 		_, _ = conn.Write(bytesOf("verdict"))
 		conns <- conn
 	}()
-	h := sink{make(chan sdk.Completion, 1), make(chan string, 1), make(chan error, 1)}
 	end, err := tr.(sdk.Notifier).Connect(ctx, sdk.Target{
-		Local: local, Peer: remote, Path: sdk.MainPath, Generation: 7,
+		Local: local, Peer: remote, Path: sdk.MainPath, Generation: 7, Use: use,
 		Remote: sdk.Attributes{"address": peer.Addr().String()},
 	}, exchange, h)
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn := <-conns
-	defer conn.Close()
+	t.Cleanup(func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	return end, conn
+}
+
+func TestWireOfTCP(t *testing.T) {
+	bytesOf := bytesIn(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tr := tcptransport.New()
+	defer tr.Close(ctx)
+	h := newSink()
+	end, conn := tcpPeer(t, ctx, tr, sdk.UseFrames, "join", h)
 
 	if n, err := end.Send([]sdk.Frame{{ID: 1, Data: []byte("abc")}}, false); n != 1 || err != nil {
 		t.Fatal(n, err)

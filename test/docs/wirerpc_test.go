@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
+
 	"fmt"
 	"net"
 	"testing"
@@ -29,26 +29,19 @@ func (rawCodec) Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// TestWireOfRPCFallback is a peer of the rpcfallback transport that knows only
-// what docs/protocol.md says.
-func TestWireOfRPCFallback(t *testing.T) {
-	doc := documented(t)
-	bytesOf := func(name string) []byte {
-		b, err := hex.DecodeString(doc[name])
-		if err != nil || len(b) == 0 {
-			t.Fatalf("%s: %v", name, err)
-		}
-		return b
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
+// rpcPeer is a peer of an rpcfallback transport that knows only what
+// docs/protocol.md says: an endpoint to it, what comes from there, and what
+// goes there.
+func rpcPeer(t *testing.T, ctx context.Context, tr sdk.Transport, use sdk.Use, method, join string, h sdk.Handler) (sdk.Endpoint, <-chan []byte, chan<- []byte) {
+	t.Helper()
+	bytesOf := bytesIn(t)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	joins, packets, answers := make(chan []byte, 1), make(chan []byte), make(chan []byte)
 	peer := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
-		if m, _ := grpc.MethodFromServerStream(s); m != "/hawser.rpcfallback.v1.Fallback/Carry" {
+		if m, _ := grpc.MethodFromServerStream(s); m != "/hawser.rpcfallback.v1.Fallback/"+method {
 			return fmt.Errorf("called %s", m)
 		}
 		md, _ := metadata.FromIncomingContext(s.Context())
@@ -82,13 +75,10 @@ func TestWireOfRPCFallback(t *testing.T) {
 		defer close(served)
 		_ = peer.Serve(ln)
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		peer.Stop()
 		<-served
-	}()
-
-	tr := rpctransport.New()
-	defer tr.Close(ctx)
+	})
 	local, remote := sdk.Incarnation{15: 1}, sdk.Incarnation{15: 2}
 	if _, err := tr.Configure(ctx, sdk.Config{Instance: 2, Incarnation: local, Settings: []byte("{}")}); err != nil {
 		t.Fatal(err)
@@ -103,18 +93,28 @@ func TestWireOfRPCFallback(t *testing.T) {
 		answer = append(answer, byte(len(ln.Addr().String())))
 		return append(answer, ln.Addr().String()...), nil
 	}
-	h := sink{make(chan sdk.Completion, 1), make(chan string, 1), make(chan error, 1)}
 	end, err := tr.(sdk.Notifier).Connect(ctx, sdk.Target{
-		Local: local, Peer: remote, Path: sdk.MainPath, Generation: 7,
+		Local: local, Peer: remote, Path: sdk.MainPath, Generation: 7, Use: use,
 		Remote: sdk.Attributes{"address": ln.Addr().String()},
 	}, exchange, h)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := append(append(bytes.Clone(bytesOf("join")[:24]), tokenB...), tokenA...)
-	if join := <-joins; !bytes.Equal(join, want) {
-		t.Errorf("join %x, want %x", join, want)
+	want := append(append(bytes.Clone(bytesOf(join)[:24]), tokenB...), tokenA...)
+	if got := <-joins; !bytes.Equal(got, want) {
+		t.Errorf("join %x, want %x", got, want)
 	}
+	return end, packets, answers
+}
+
+func TestWireOfRPCFallback(t *testing.T) {
+	bytesOf := bytesIn(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	tr := rpctransport.New()
+	defer tr.Close(ctx)
+	h := newSink()
+	end, packets, answers := rpcPeer(t, ctx, tr, sdk.UseFrames, "Carry", "join", h)
 
 	send := func(id uint64, data []byte) {
 		t.Helper()

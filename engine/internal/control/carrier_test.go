@@ -25,6 +25,10 @@ type stub struct {
 	probe     func(context.Context, ProbeRequest) (ProbeReply, error)
 	changed   func(context.Context, ChangeRequest) error
 	goodbye   func(context.Context, GoodbyeRequest) error
+
+	fence      func(context.Context, FenceRequest) error
+	describe   func(context.Context, DescribeRequest) (DescribeReply, error)
+	invalidate func(context.Context, InvalidateRequest) (InvalidateReply, error)
 }
 
 func (s *stub) Hello(ctx context.Context, q HelloRequest) (HelloReply, error) {

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -22,6 +23,8 @@ const (
 	maxPath           = 1 << 10
 	maxDown           = 64 // also of lost endpoints
 	maxMessage        = 2 << 10
+	maxLanes          = 8
+	maxWithdrawn      = 1 << 10
 	// maxProto leaves room for later protocols: the smaller of both sides'
 	// numbers is used, so a higher one than ours is no error.
 	maxProto = math.MaxUint16
@@ -202,7 +205,25 @@ func (r BootstrapRequest) check() error {
 		checkText("path", r.Path, maxPath),
 		checkNumber("generation", r.Generation),
 		checkBytes("offer", r.Offer, maxOffer),
+		checkUse(r.Use, r.Lane),
 	)
+}
+
+func checkUse(u sdk.Use, lane int) error {
+	if !u.Valid() {
+		return sdk.Errorf(sdk.InvalidArgument, "use is %d, there are 0 (frames) and 1 (memory)", u)
+	}
+	if u == sdk.UseFrames && lane != 0 {
+		return sdk.Errorf(sdk.InvalidArgument, "lane is %d, endpoints for frames have none", lane)
+	}
+	return checkLane(lane)
+}
+
+func checkLane(lane int) error {
+	if lane < 0 || lane >= maxLanes {
+		return sdk.Errorf(sdk.InvalidArgument, "lane is %d, allowed are 0 to %d", lane, maxLanes-1)
+	}
+	return nil
 }
 
 func (r BootstrapReply) checkFor(q BootstrapRequest) error {
@@ -222,6 +243,59 @@ func (r ChangeRequest) check() error {
 
 func (r GoodbyeRequest) check() error {
 	return first(checkIncarnation("from", r.From), checkBytes("last_ack", r.LastAck, maxOffer))
+}
+
+func (r FenceRequest) check() error {
+	return first(
+		checkIncarnation("from", r.From),
+		checkIncarnation("to", r.To),
+		checkTransportName("transport", r.Transport),
+		checkText("path", r.Path, maxPath),
+		checkLane(r.Lane),
+		checkNumber("generation", r.Generation),
+	)
+}
+
+func (r DescribeRequest) check() error {
+	return first(checkIncarnation("from", r.From), checkIncarnation("to", r.To))
+}
+
+func (r DescribeReply) checkFor(q DescribeRequest) error {
+	if err := checkNumber("version", r.Version); err != nil {
+		return err
+	}
+	if len(r.Descriptor) == 0 && r.Version != q.Known {
+		return missing("descriptor")
+	}
+	return checkBytes("descriptor", r.Descriptor, MaxDescriptor)
+}
+
+func (r InvalidateRequest) check() error {
+	return first(
+		checkIncarnation("from", r.From),
+		checkNumber("version", r.Version),
+		checkCapabilities("withdrawn", r.Withdrawn),
+	)
+}
+
+// checkFor refuses capabilities that were not asked about.
+func (r InvalidateReply) checkFor(q InvalidateRequest) error {
+	for _, c := range r.Leased {
+		if !slices.Contains(q.Withdrawn, c) {
+			return sdk.Errorf(sdk.InvalidArgument, "leased names %s, which was not withdrawn", c)
+		}
+	}
+	return checkCapabilities("leased", r.Leased)
+}
+
+func checkCapabilities(field string, cs []sdk.Capability) error {
+	if len(cs) > maxWithdrawn {
+		return sdk.Errorf(sdk.TooLarge, "%s has %d entries, the limit is %d", field, len(cs), maxWithdrawn)
+	}
+	if slices.ContainsFunc(cs, sdk.Capability.IsZero) {
+		return sdk.Errorf(sdk.InvalidArgument, "%s has an empty capability", field)
+	}
+	return nil
 }
 
 func first(errs ...error) error {

@@ -1,6 +1,6 @@
 // Package control is the control plane: calls between two engines, off the
 // hot path. It carries hello, bootstrap messages, probes, changes of
-// transports and goodbye. Its carrier is an interface, so that the engine also
+// transports, descriptors of memory, fences and goodbye. Its carrier is an interface, so that the engine also
 // runs over an in-memory one in fake time.
 package control
 
@@ -10,6 +10,9 @@ import (
 
 	"github.com/hawser-transport/hawser/sdk"
 )
+
+// MaxDescriptor is the size in bytes of the largest descriptor of memory.
+const MaxDescriptor = 4 << 20
 
 // Node is how an engine introduces itself.
 type Node struct {
@@ -78,6 +81,8 @@ type BootstrapRequest struct {
 	Path         string
 	Generation   uint64
 	Offer        []byte
+	Use          sdk.Use
+	Lane         int // of those for memory
 }
 
 // BootstrapReply carries the peer's transport's answer, or says that the
@@ -110,12 +115,51 @@ type GoodbyeRequest struct {
 	LastAck []byte
 }
 
+// FenceRequest asks for the end of an endpoint for memory, and of every older
+// one of the same transport, path and lane. It is answered once nothing of the
+// receiver's carries out anything more that came over them.
+type FenceRequest struct {
+	From, To   sdk.Incarnation
+	Transport  string
+	Path       string
+	Lane       int
+	Generation uint64
+}
+
+// DescribeRequest asks for the descriptor of the receiver's memory.
+type DescribeRequest struct {
+	From, To sdk.Incarnation
+	// Known is the version that the sender has, or 0.
+	Known uint64
+}
+
+// DescribeReply holds it.
+type DescribeReply struct {
+	Version uint64 // never 0
+	// Descriptor is empty if Version is the one that was known.
+	Descriptor []byte
+}
+
+// InvalidateRequest tells who has the sender's descriptor that it has changed.
+type InvalidateRequest struct {
+	From      sdk.Incarnation
+	Version   uint64
+	Withdrawn []sdk.Capability
+}
+
+// InvalidateReply tells which of the withdrawn capabilities the receiver still
+// uses: it has ops under way that name them, or maps them.
+type InvalidateReply struct{ Leased []sdk.Capability }
+
 // Handler answers calls. Methods are called concurrently; what they return as
 // an error reaches the caller as a [sdk.Error] with the same code.
 type Handler interface {
 	Hello(ctx context.Context, req HelloRequest) (HelloReply, error)
 	Bootstrap(ctx context.Context, req BootstrapRequest) (BootstrapReply, error)
 	Probe(ctx context.Context, req ProbeRequest) (ProbeReply, error)
+	Fence(ctx context.Context, req FenceRequest) error
+	Describe(ctx context.Context, req DescribeRequest) (DescribeReply, error)
+	Invalidate(ctx context.Context, req InvalidateRequest) (InvalidateReply, error)
 	Changed(ctx context.Context, req ChangeRequest) error
 	Goodbye(ctx context.Context, req GoodbyeRequest) error
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -107,14 +108,15 @@ func helloReplyFrom(m *pb.HelloReply) (HelloReply, error) {
 
 func bootstrapRequestTo(q BootstrapRequest) *pb.BootstrapRequest {
 	return &pb.BootstrapRequest{From: q.From[:], To: q.To[:], Transport: q.Transport, FromInstance: q.FromInstance,
-		ToInstance: q.ToInstance, Path: q.Path, Generation: q.Generation, Offer: q.Offer}
+		ToInstance: q.ToInstance, Path: q.Path, Generation: q.Generation, Offer: q.Offer, Use: uint32(q.Use), Lane: uint32(q.Lane)}
 }
 
 func bootstrapRequestFrom(m *pb.BootstrapRequest) (BootstrapRequest, error) {
 	from, err := incarnationFrom("from", m.GetFrom())
 	to, err2 := incarnationFrom("to", m.GetTo())
 	return BootstrapRequest{From: from, To: to, Transport: m.GetTransport(), FromInstance: m.GetFromInstance(),
-		ToInstance: m.GetToInstance(), Path: m.GetPath(), Generation: m.GetGeneration(), Offer: m.GetOffer()}, first(err, err2)
+		ToInstance: m.GetToInstance(), Path: m.GetPath(), Generation: m.GetGeneration(), Offer: m.GetOffer(),
+		Use: sdk.Use(min(m.GetUse(), math.MaxUint8)), Lane: int(m.GetLane())}, first(err, err2)
 }
 
 func bootstrapReplyTo(r BootstrapReply) *pb.BootstrapReply {
@@ -163,3 +165,78 @@ func goodbyeRequestFrom(m *pb.GoodbyeRequest) (GoodbyeRequest, error) {
 
 func goodbyeReplyTo(goodbyeReply) *pb.GoodbyeReply            { return &pb.GoodbyeReply{} }
 func goodbyeReplyFrom(*pb.GoodbyeReply) (goodbyeReply, error) { return goodbyeReply{}, nil }
+
+func fenceRequestTo(q FenceRequest) *pb.FenceRequest {
+	return &pb.FenceRequest{From: q.From[:], To: q.To[:], Transport: q.Transport, Path: q.Path,
+		Lane: uint32(q.Lane), Generation: q.Generation}
+}
+
+func fenceRequestFrom(m *pb.FenceRequest) (FenceRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	to, err2 := incarnationFrom("to", m.GetTo())
+	return FenceRequest{From: from, To: to, Transport: m.GetTransport(), Path: m.GetPath(),
+		Lane: int(m.GetLane()), Generation: m.GetGeneration()}, first(err, err2)
+}
+
+func fenceReplyTo(fenceReply) *pb.FenceReply            { return &pb.FenceReply{} }
+func fenceReplyFrom(*pb.FenceReply) (fenceReply, error) { return fenceReply{}, nil }
+
+func describeRequestTo(q DescribeRequest) *pb.DescribeRequest {
+	return &pb.DescribeRequest{From: q.From[:], To: q.To[:], Known: q.Known}
+}
+
+func describeRequestFrom(m *pb.DescribeRequest) (DescribeRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	to, err2 := incarnationFrom("to", m.GetTo())
+	return DescribeRequest{From: from, To: to, Known: m.GetKnown()}, first(err, err2)
+}
+
+func describeReplyTo(r DescribeReply) *pb.DescribeReply {
+	return &pb.DescribeReply{Version: r.Version, Body: r.Descriptor}
+}
+
+func describeReplyFrom(m *pb.DescribeReply) (DescribeReply, error) {
+	return DescribeReply{Version: m.GetVersion(), Descriptor: m.GetBody()}, nil
+}
+
+func capabilitiesTo(cs []sdk.Capability) [][]byte {
+	var out [][]byte
+	for _, c := range cs {
+		out = append(out, c[:])
+	}
+	return out
+}
+
+func capabilitiesFrom(field string, bs [][]byte) ([]sdk.Capability, error) {
+	if len(bs) > maxWithdrawn {
+		return nil, sdk.Errorf(sdk.TooLarge, "%s has %d entries, the limit is %d", field, len(bs), maxWithdrawn)
+	}
+	var out []sdk.Capability
+	for _, b := range bs {
+		var c sdk.Capability
+		if len(b) != len(c) {
+			return nil, sdk.Errorf(sdk.InvalidArgument, "%s has one of %d bytes, not %d", field, len(b), len(c))
+		}
+		out = append(out, sdk.Capability(b))
+	}
+	return out, nil
+}
+
+func invalidateRequestTo(q InvalidateRequest) *pb.InvalidateRequest {
+	return &pb.InvalidateRequest{From: q.From[:], Version: q.Version, Withdrawn: capabilitiesTo(q.Withdrawn)}
+}
+
+func invalidateRequestFrom(m *pb.InvalidateRequest) (InvalidateRequest, error) {
+	from, err := incarnationFrom("from", m.GetFrom())
+	withdrawn, err2 := capabilitiesFrom("withdrawn", m.GetWithdrawn())
+	return InvalidateRequest{From: from, Version: m.GetVersion(), Withdrawn: withdrawn}, first(err, err2)
+}
+
+func invalidateReplyTo(r InvalidateReply) *pb.InvalidateReply {
+	return &pb.InvalidateReply{Leased: capabilitiesTo(r.Leased)}
+}
+
+func invalidateReplyFrom(m *pb.InvalidateReply) (InvalidateReply, error) {
+	leased, err := capabilitiesFrom("leased", m.GetLeased())
+	return InvalidateReply{Leased: leased}, err
+}

@@ -192,9 +192,9 @@ func (c *grpcCarrier) Close(ctx context.Context) error {
 }
 
 const (
-	// maxMessageBytes holds the largest valid message, 32 transports with
-	// 16 KiB of attributes each.
-	maxMessageBytes = 1 << 20
+	// maxMessageBytes holds the largest valid message: a descriptor, or 32
+	// transports with 16 KiB of attributes each.
+	maxMessageBytes = MaxDescriptor + 1<<10
 	maxHeaderBytes  = 32 << 10
 	// maxConnections is above the number of sessions that an engine holds.
 	// Connections over it are closed at once.

@@ -420,3 +420,16 @@ func (c *grpcClient) Goodbye(ctx context.Context, q GoodbyeRequest) error {
 	_, err := callGRPC(ctx, c, goodbye, q, goodbyeRequestTo, pb.ControlClient.Goodbye, goodbyeReplyFrom)
 	return err
 }
+
+func (c *grpcClient) Fence(ctx context.Context, q FenceRequest) error {
+	_, err := callGRPC(ctx, c, fence, q, fenceRequestTo, pb.ControlClient.Fence, fenceReplyFrom)
+	return err
+}
+
+func (c *grpcClient) Describe(ctx context.Context, q DescribeRequest) (DescribeReply, error) {
+	return callGRPC(ctx, c, describe, q, describeRequestTo, pb.ControlClient.Describe, describeReplyFrom)
+}
+
+func (c *grpcClient) Invalidate(ctx context.Context, q InvalidateRequest) (InvalidateReply, error) {
+	return callGRPC(ctx, c, invalidate, q, invalidateRequestTo, pb.ControlClient.Invalidate, invalidateReplyFrom)
+}

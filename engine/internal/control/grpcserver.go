@@ -170,6 +170,18 @@ func (s *grpcServer) Goodbye(ctx context.Context, in *pb.GoodbyeRequest) (*pb.Go
 	return answerGRPC(ctx, s, goodbye, in, goodbyeRequestFrom, goodbyeReplyTo)
 }
 
+func (s *grpcServer) Fence(ctx context.Context, in *pb.FenceRequest) (*pb.FenceReply, error) {
+	return answerGRPC(ctx, s, fence, in, fenceRequestFrom, fenceReplyTo)
+}
+
+func (s *grpcServer) Describe(ctx context.Context, in *pb.DescribeRequest) (*pb.DescribeReply, error) {
+	return answerGRPC(ctx, s, describe, in, describeRequestFrom, describeReplyTo)
+}
+
+func (s *grpcServer) Invalidate(ctx context.Context, in *pb.InvalidateRequest) (*pb.InvalidateReply, error) {
+	return answerGRPC(ctx, s, invalidate, in, invalidateRequestFrom, invalidateReplyTo)
+}
+
 // boundedListener closes connections over a bound at once: somebody who opens
 // connections for nothing must not make others wait.
 type boundedListener struct {

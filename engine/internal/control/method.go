@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -19,6 +20,12 @@ type goodbyeReply struct{}
 
 func (goodbyeReply) clone() goodbyeReply           { return goodbyeReply{} }
 func (goodbyeReply) checkFor(GoodbyeRequest) error { return nil }
+
+// fenceReply likewise.
+type fenceReply struct{}
+
+func (fenceReply) clone() fenceReply           { return fenceReply{} }
+func (fenceReply) checkFor(FenceRequest) error { return nil }
 
 // request and reply are what both carriers know of a message: how to check it
 // and how to copy it so that nothing is shared between two engines.
@@ -54,6 +61,18 @@ var (
 	goodbye = method[GoodbyeRequest, goodbyeReply]{"goodbye", requestTimeout,
 		func(ctx context.Context, h Handler, q GoodbyeRequest) (goodbyeReply, error) {
 			return goodbyeReply{}, h.Goodbye(ctx, q)
+		}}
+	fence = method[FenceRequest, fenceReply]{"fence", requestTimeout,
+		func(ctx context.Context, h Handler, q FenceRequest) (fenceReply, error) {
+			return fenceReply{}, h.Fence(ctx, q)
+		}}
+	describe = method[DescribeRequest, DescribeReply]{"describe", requestTimeout,
+		func(ctx context.Context, h Handler, q DescribeRequest) (DescribeReply, error) {
+			return h.Describe(ctx, q)
+		}}
+	invalidate = method[InvalidateRequest, InvalidateReply]{"invalidate", requestTimeout,
+		func(ctx context.Context, h Handler, q InvalidateRequest) (InvalidateReply, error) {
+			return h.Invalidate(ctx, q)
 		}}
 )
 
@@ -153,5 +172,24 @@ func (r ChangeRequest) clone() ChangeRequest {
 
 func (r GoodbyeRequest) clone() GoodbyeRequest {
 	r.LastAck = bytes.Clone(r.LastAck)
+	return r
+}
+
+func (r FenceRequest) clone() FenceRequest { return r }
+
+func (r DescribeRequest) clone() DescribeRequest { return r }
+
+func (r DescribeReply) clone() DescribeReply {
+	r.Descriptor = cloneBytes(r.Descriptor)
+	return r
+}
+
+func (r InvalidateRequest) clone() InvalidateRequest {
+	r.Withdrawn = slices.Clone(r.Withdrawn)
+	return r
+}
+
+func (r InvalidateReply) clone() InvalidateReply {
+	r.Leased = slices.Clone(r.Leased)
 	return r
 }

@@ -344,6 +344,19 @@ func (c *memoryClient) Goodbye(ctx context.Context, q GoodbyeRequest) error {
 	return err
 }
 
+func (c *memoryClient) Fence(ctx context.Context, q FenceRequest) error {
+	_, err := callMemory(ctx, c, fence, q)
+	return err
+}
+
+func (c *memoryClient) Describe(ctx context.Context, q DescribeRequest) (DescribeReply, error) {
+	return callMemory(ctx, c, describe, q)
+}
+
+func (c *memoryClient) Invalidate(ctx context.Context, q InvalidateRequest) (InvalidateReply, error) {
+	return callMemory(ctx, c, invalidate, q)
+}
+
 // ResetBackoff implements [Client]: there is no connection here.
 func (c *memoryClient) ResetBackoff() {}
 

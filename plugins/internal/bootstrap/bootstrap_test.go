@@ -114,6 +114,40 @@ func TestPendingIsForOneIdentity(t *testing.T) {
 	}
 }
 
+// A connection is for frames or for memory, as its endpoint is.
+func TestPendingIsForOneUse(t *testing.T) {
+	p := NewPending[int](1)
+	o := Offer{Token: NewToken(), Generation: 9}
+	for use, kinds := range map[sdk.Use][2]Kind{sdk.UseFrames: {Memory, Frames}, sdk.UseMemory: {Frames, Memory}} {
+		j := Join{Kind: kinds[0], Instance: 1, Generation: 9, Answered: NewToken(), Offered: o.Token}
+		if err := p.Add(j.Answered, o, sdk.Target{Use: use}, 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, v := p.Claim(j, ""); v != WrongKind {
+			t.Errorf("%v for %v: %v", kinds[0], use, v)
+		}
+		j.Kind = kinds[1]
+		if _, v := p.Claim(j, ""); v != Welcome {
+			t.Errorf("%v for %v: %v", kinds[1], use, v)
+		}
+	}
+}
+
+func TestGenerationsAreOfAUseAndALane(t *testing.T) {
+	var g Generations
+	if err := g.Admit(sdk.Target{Generation: 9, Use: sdk.UseMemory}, Accepting); err != nil {
+		t.Fatal(err)
+	}
+	for _, other := range []sdk.Target{{Use: sdk.UseFrames}, {Use: sdk.UseMemory, Lane: 1}, {Use: sdk.UseMemory, Path: "x"}} {
+		if err := g.Admit(other, Accepting); err != nil {
+			t.Errorf("%+v: %v", other, err)
+		}
+	}
+	if err := g.Admit(sdk.Target{Use: sdk.UseMemory}, Accepting); !errors.Is(err, sdk.Refused) {
+		t.Errorf("older: %v", err)
+	}
+}
+
 func TestGenerationsRefuseOlder(t *testing.T) {
 	var g Generations
 	admit := func(gen uint64, side Side) error { return g.Admit(sdk.Target{Generation: gen}, side) }

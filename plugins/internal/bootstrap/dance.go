@@ -32,7 +32,7 @@ func Offering(ctx context.Context, t sdk.Target, instance uint64, exchange sdk.E
 		return "", j, sdk.Errorf(sdk.Refused, "answer: %w", err)
 	}
 	return answer.Address, Join{
-		Kind: Frames, Instance: answer.Instance, Generation: answer.Generation,
+		Kind: kindFor(t.Use), Instance: answer.Instance, Generation: answer.Generation,
 		Answered: answer.Token, Offered: offer.Token,
 	}, nil
 }

@@ -21,8 +21,8 @@ const (
 	Accepting Side = true
 )
 
-// Generations remembers the newest generation per peer, path and side, and
-// refuses older ones. Its zero value is ready. The engine's own check is the
+// Generations remembers the newest generation per peer, path, use, lane and
+// side, and refuses older ones. Its zero value is ready. The engine's own check is the
 // authority; this one catches messages that overtook each other on the way to
 // the transport, so forgetting the odd entry at the bound is harmless.
 type Generations struct {
@@ -33,17 +33,19 @@ type Generations struct {
 type generationKey struct {
 	peer sdk.Incarnation
 	path string
+	use  sdk.Use
+	lane int
 	side Side
 }
 
 // Admit notes the target's generation, or refuses it as older than one seen.
 func (g *Generations) Admit(t sdk.Target, side Side) error {
-	key := generationKey{t.Peer, t.Path, side}
+	key := generationKey{t.Peer, t.Path, t.Use, t.Lane, side}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	newest, seen := g.newest[key]
 	if seen && t.Generation < newest {
-		return sdk.Errorf(sdk.Refused, "generation %d to %s is older than %d", t.Generation, t.Path, newest)
+		return sdk.Errorf(sdk.Refused, "generation %d of %v to %s, lane %d, is older than %d", t.Generation, t.Use, t.Path, t.Lane, newest)
 	}
 	if g.newest == nil {
 		g.newest = make(map[generationKey]uint64)

@@ -15,7 +15,17 @@ const (
 	Frames Kind = 1
 	// Probe: the connection asks whether anybody answers.
 	Probe Kind = 2
+	// Memory: the connection carries transfers for one endpoint.
+	Memory Kind = 3
 )
+
+// kindFor is the kind of an endpoint's connection.
+func kindFor(u sdk.Use) Kind {
+	if u == sdk.UseMemory {
+		return Memory
+	}
+	return Frames
+}
 
 // JoinLen is the length of a join message on the wire.
 const JoinLen = 56
@@ -55,7 +65,7 @@ func ParseJoin(b []byte) (Join, Verdict) {
 		return j, WrongVersion
 	}
 	j.Kind = Kind(b[5])
-	if j.Kind != Frames && j.Kind != Probe || b[6] != 0 || b[7] != 0 {
+	if j.Kind < Frames || j.Kind > Memory || b[6] != 0 || b[7] != 0 {
 		return j, WrongKind
 	}
 	j.Instance = binary.LittleEndian.Uint64(b[8:])
@@ -76,7 +86,8 @@ const (
 	NotHawser Verdict = 1
 	// WrongVersion: a version that this build does not speak.
 	WrongVersion Verdict = 2
-	// WrongKind: a kind of connection that this build does not serve.
+	// WrongKind: a kind of connection that this build does not serve, or that
+	// is not the token's endpoint's: frames and transfers are never mixed.
 	WrongKind Verdict = 3
 	// WrongInstance: meant for another instance that shares the listener.
 	WrongInstance Verdict = 4
@@ -127,7 +138,7 @@ func (v Verdict) String() string {
 	case WrongVersion:
 		return "version not spoken"
 	case WrongKind:
-		return "kind of connection not served"
+		return "kind of connection not served, or not expected"
 	case WrongInstance:
 		return "meant for another instance"
 	case UnknownToken:

@@ -21,6 +21,7 @@ type Pending[E any] struct {
 }
 
 type waiting[E any] struct {
+	kind       Kind
 	offered    Token
 	generation uint64
 	identity   string // whose connection it must be; empty: anybody's
@@ -39,7 +40,7 @@ func (p *Pending[E]) Add(answered Token, o Offer, t sdk.Target, endpoint E) erro
 	if len(p.waiting) >= MaxPending {
 		return sdk.Errorf(sdk.Busy, "%d accepted endpoints are waiting for their peers already", MaxPending)
 	}
-	p.waiting[answered] = waiting[E]{o.Token, o.Generation, t.PeerIdentity, endpoint}
+	p.waiting[answered] = waiting[E]{kindFor(t.Use), o.Token, o.Generation, t.PeerIdentity, endpoint}
 	return nil
 }
 
@@ -56,6 +57,9 @@ func (p *Pending[E]) Claim(j Join, identity string) (E, Verdict) {
 	w, ok := p.waiting[j.Answered]
 	if !ok || !w.offered.equal(j.Offered) {
 		return none, UnknownToken
+	}
+	if w.kind != j.Kind {
+		return none, WrongKind
 	}
 	if w.generation != j.Generation {
 		return none, WrongGeneration

@@ -87,7 +87,7 @@ func ConnectOver(t testing.TB, a, b *Node, target sdk.Target, ha, hb sdk.Handler
 	var passive sdk.Endpoint
 	active, err := a.Notifier().Connect(Context(t), target, func(ctx context.Context, offer []byte) ([]byte, error) {
 		back := Target(b, a, target.Generation)
-		back.Path = target.Path
+		back.Path, back.Use, back.Lane = target.Path, target.Use, target.Lane
 		e, answer, err := b.Notifier().Accept(ctx, back, offer, hb)
 		passive = e
 		return answer, err
@@ -167,6 +167,12 @@ func (r *Recorder) Received(frames [][]byte) {
 	if r.OnReceived != nil {
 		r.OnReceived(frames)
 	}
+	r.Take(frames)
+}
+
+// Take writes down frames that came. A handler that had kept some may call it
+// whenever it likes.
+func (r *Recorder) Take(frames [][]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.received += len(frames)
@@ -228,6 +234,15 @@ func (r *Recorder) fail(n int) bool {
 	return true
 }
 
+// WaitOutcome waits for a frame's outcome, which must be this one.
+func (r *Recorder) WaitOutcome(id uint64, want sdk.Completion) {
+	r.t.Helper()
+	r.wait("an outcome", func() bool { _, ok := r.outcomes[id]; return ok || r.ended > 0 })
+	if got, _ := r.Outcome(id); got != want {
+		r.t.Errorf("frame %d: %+v, want %+v", id, got, want)
+	}
+}
+
 // WaitEnded waits for the end and returns its reason.
 func (r *Recorder) WaitEnded() error {
 	r.t.Helper()
@@ -248,6 +263,13 @@ func (r *Recorder) Counts() (received, done, notPosted int) {
 		}
 	}
 	return r.received, r.done, notPosted
+}
+
+// Ends is how often Ended was called.
+func (r *Recorder) Ends() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
 }
 
 // Outcome returns a frame's, if it has one.

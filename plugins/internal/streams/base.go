@@ -19,9 +19,6 @@ import (
 type Endpoint interface {
 	lifecycle.Endpoint
 	sdk.Endpoint
-	// Await is an accepted endpoint's goroutine, which ends it if its peer does
-	// not present the token in time.
-	Await(token bootstrap.Token, patience time.Duration)
 	// End ends it for a reason.
 	End(cause error)
 }
@@ -112,8 +109,9 @@ func (b *Base[E]) Admit(target sdk.Target, side bootstrap.Side) error {
 	return b.generations.Admit(target, side)
 }
 
-// Answer is the transport's Accept; endpoint makes one.
-func (b *Base[E]) Answer(target sdk.Target, raw []byte, endpoint func() E) (sdk.Endpoint, []byte, error) {
+// Answer is the transport's Accept; endpoint makes one, and its goroutine, which
+// ends it if its peer does not present the token in time.
+func (b *Base[E]) Answer(target sdk.Target, raw []byte, endpoint func() (E, func(bootstrap.Token, time.Duration))) (sdk.Endpoint, []byte, error) {
 	if err := b.Life.Ready(); err != nil {
 		return nil, nil, err
 	}
@@ -124,12 +122,12 @@ func (b *Base[E]) Answer(target sdk.Target, raw []byte, endpoint func() E) (sdk.
 	if err := b.Admit(target, bootstrap.Accepting); err != nil {
 		return nil, nil, err
 	}
-	e := endpoint()
+	e, await := endpoint()
 	if err := b.Pending.Add(answer.Token, offer, target, e); err != nil {
 		return nil, nil, err
 	}
 	patience := Milliseconds(b.common.AcceptWaitMS)
-	if err := b.Life.Start(e, func() { e.Await(answer.Token, patience) }); err != nil {
+	if err := b.Life.Start(e, func() { await(answer.Token, patience) }); err != nil {
 		b.Pending.Remove(answer.Token)
 		return nil, nil, err
 	}

@@ -60,7 +60,7 @@ func (h *holder) Dropped(frames int) {
 func (h *holder) release() {
 	h.mu.Lock()
 	h.full = false
-	h.Received(h.kept)
+	h.Take(h.kept)
 	h.kept, h.bytes = nil, 0
 	resume := h.resume
 	h.mu.Unlock()
@@ -240,6 +240,11 @@ func TestEndsDuringAHold(t *testing.T) {
 	}
 	peers.Close()
 	peers.WaitEnded()
+	until(t, "its peer to know", func() bool {
+		peers.peer.e.mu.Lock()
+		defer peers.peer.e.mu.Unlock()
+		return peers.peer.e.cause != nil
+	})
 	ctx, cancel := context.WithTimeout(rigtest.Context(t), rigtest.Patience/2)
 	defer cancel()
 	must(t, b.Close(ctx))

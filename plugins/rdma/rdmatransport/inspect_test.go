@@ -17,6 +17,11 @@ func TestASilentFailureIsFound(t *testing.T) {
 	for i, fail := range []func(simverbs.QPName) error{f.ToError, f.ToReset} {
 		x, y := join(t, a, b, uint64(i+1))
 		talk(t, x, y, 5)
+		until(t, "it to have nothing under way, whose completion would tell", func() bool {
+			y.e.mu.Lock()
+			defer y.e.mu.Unlock()
+			return y.e.consumed == 5 && y.e.posted == 0
+		})
 		began := time.Now()
 		must(t, fail(f.name(b, y.e)))
 		if err := y.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "is in state") {

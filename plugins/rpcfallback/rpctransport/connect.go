@@ -34,8 +34,8 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	if err != nil {
 		return nil, err
 	}
-	e := newEndpoint(t, target, h)
-	if err := t.Life.Start(e, func() { e.run(s, hangUp) }); err != nil {
+	e, run := t.active(target, s, hangUp, h)
+	if err := t.Life.Start(e, run); err != nil {
 		hangUp()
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 
 // Accept implements [sdk.Notifier].
 func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
-	return t.Answer(target, raw, func() *endpoint { return newEndpoint(t, target, h) })
+	return t.Answer(target, raw, func() (end, func(bootstrap.Token, time.Duration)) { return t.passive(target, h) })
 }
 
 // Probe implements [sdk.Prober].
@@ -104,7 +104,14 @@ func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j 
 }
 
 func open(ctx context.Context, client pb.FallbackClient, j bootstrap.Join) (stream, bootstrap.Verdict, error) {
-	s, err := client.Carry(metadata.AppendToOutgoingContext(ctx, joinKey, string(j.Marshal())))
+	ctx = metadata.AppendToOutgoingContext(ctx, joinKey, string(j.Marshal()))
+	var s grpc.ClientStream
+	var err error
+	if j.Kind == bootstrap.Memory {
+		s, err = client.Move(ctx)
+	} else {
+		s, err = client.Carry(ctx)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -115,7 +122,7 @@ func open(ctx context.Context, client pb.FallbackClient, j bootstrap.Join) (stre
 	values := header.Get(verdictKey)
 	if len(values) != 1 {
 		// It ends the stream with an error, or is no peer of ours.
-		if err := s.RecvMsg(new(packet)); err != nil {
+		if err := s.RecvMsg(new(pb.ProbeResponse)); err != nil {
 			return nil, 0, err
 		}
 		return nil, 0, sdk.Errorf(sdk.Refused, "what answers there does not speak this transport's protocol")

@@ -15,7 +15,7 @@ type stream interface {
 	RecvMsg(any) error
 }
 
-// endpoint is one end of a stream. Its run goroutine is the only one that
+// endpoint is one end of a stream for frames. Its run goroutine is the only one that
 // calls the handler.
 type endpoint struct {
 	t       *Transport
@@ -39,11 +39,17 @@ func (e *endpoint) Send(frames []sdk.Frame, _ bool) (int, error) { return e.out.
 // Close implements [sdk.Endpoint].
 func (e *endpoint) Close() { e.End(errClosed) }
 
+// Arrive implements end.
+func (e *endpoint) Arrive(s stream) { e.arrived <- s }
+
+// Done implements end.
+func (e *endpoint) Done() <-chan struct{} { return e.out.done }
+
 // End ends it for a reason.
 func (e *endpoint) End(cause error) { e.out.end(cause) }
 
-// Await is an accepted endpoint's goroutine until its peer arrives.
-func (e *endpoint) Await(token bootstrap.Token, patience time.Duration) {
+// await is an accepted endpoint's goroutine until its peer arrives.
+func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {

@@ -116,14 +116,23 @@ func (p *packet) release() {
 	*p = packet{}
 }
 
-// codec is protobuf, with packets of this package's own.
+// take reads a packet, which keeps the buffer.
+func (p *packet) take(whole mem.Buffer) error {
+	p.whole = whole
+	return p.parse(whole.ReadOnlyData())
+}
+
+// codec is protobuf, with packets and segments of this package's own.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
 
 // Marshal implements encoding.CodecV2.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if p, ok := v.(*packet); ok {
+	switch p := v.(type) {
+	case *packet:
+		return p.marshal(), nil
+	case *segment:
 		return p.marshal(), nil
 	}
 	return c.CodecV2.Marshal(v)
@@ -131,16 +140,18 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	p, ok := v.(*packet)
+	m, ok := v.(interface {
+		release()
+		take(whole mem.Buffer) error
+	})
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	p.release()
+	m.release()
 	if n := data.Len(); n > maxMessage {
-		return fmt.Errorf("a packet of %d bytes", n)
+		return fmt.Errorf("a message of %d bytes", n)
 	}
-	p.whole = data.MaterializeToBuffer(buffers)
-	return p.parse(p.whole.ReadOnlyData())
+	return m.take(data.MaterializeToBuffer(buffers))
 }
 
 // pool holds buffers of some sizes. gRPC's own clears each buffer that it gives

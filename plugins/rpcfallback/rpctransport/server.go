@@ -77,19 +77,28 @@ func (s *service) Probe(context.Context, *pb.ProbeRequest) (*pb.ProbeResponse, e
 // Carry implements the service: it gives the stream to the endpoint that
 // expects it and returns, which ends the stream, when the endpoint ends.
 func (s *service) Carry(stream grpc.BidiStreamingServer[pb.Packet, pb.Packet]) error {
-	e, verdict := s.claim(stream.Context())
+	return s.join(stream, bootstrap.Frames)
+}
+
+// Move implements the service, like Carry.
+func (s *service) Move(stream grpc.BidiStreamingServer[pb.Segment, pb.Segment]) error {
+	return s.join(stream, bootstrap.Memory)
+}
+
+func (s *service) join(stream grpc.ServerStream, kind bootstrap.Kind) error {
+	e, verdict := s.claim(stream.Context(), kind)
 	if err := stream.SendHeader(metadata.Pairs(verdictKey, string(verdict.Marshal()))); err != nil && e == nil {
 		return err
 	}
 	if e == nil {
 		return nil
 	}
-	e.arrived <- stream
-	<-e.out.done
+	e.Arrive(stream)
+	<-e.Done()
 	return nil
 }
 
-func (s *service) claim(ctx context.Context) (*endpoint, bootstrap.Verdict) {
+func (s *service) claim(ctx context.Context, kind bootstrap.Kind) (end, bootstrap.Verdict) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	values := md.Get(joinKey)
 	if len(values) != 1 {
@@ -99,7 +108,7 @@ func (s *service) claim(ctx context.Context) (*endpoint, bootstrap.Verdict) {
 	switch {
 	case verdict != bootstrap.Welcome:
 		return nil, verdict
-	case j.Kind != bootstrap.Frames:
+	case j.Kind != kind:
 		return nil, bootstrap.WrongKind
 	}
 	from, _ := peer.FromContext(ctx) // a server's always has one

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/hawser-transport/hawser/plugins/internal/memory"
 	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mtls"
@@ -17,10 +18,11 @@ const Name = "rpcfallback"
 
 const version = "0.1.0"
 
-// Transport is the rpcfallback transport. It implements [sdk.Notifier],
-// [sdk.Prober], [sdk.Drainer], [sdk.Keyed] and [sdk.Examiner].
+// Transport is the rpcfallback transport. It implements [sdk.Mover], [sdk.Prober],
+// [sdk.Drainer], [sdk.Keyed] and [sdk.Examiner].
 type Transport struct {
-	streams.Base[*endpoint]
+	streams.Base[end]
+	memory.Table
 
 	// Set by Configure, which comes before everything else.
 	settings settings
@@ -29,14 +31,15 @@ type Transport struct {
 }
 
 // New makes a transport.
-func New() sdk.Transport { return &Transport{Base: streams.NewBase[*endpoint]()} }
+func New() sdk.Transport { return &Transport{Base: streams.NewBase[end]()} }
 
 // Describe implements [sdk.Transport].
 func (t *Transport) Describe() sdk.Description {
 	return sdk.Description{
 		Name: Name, Version: version, Contract: sdk.ContractVersion,
-		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureKeys},
+		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureMove, sdk.FeatureKeys},
 		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxInflight, InflightBytes: inflightBytes},
+		Move:         moveLimits(),
 		ConfigSchema: schema(),
 		SharedDevice: true,
 		Listeners:    []sdk.ListenerSpec{{Name: streams.ListenerName, Key: streams.ListenerName, Default: streams.DefaultListen}},
@@ -69,5 +72,8 @@ func (t *Transport) Drain(context.Context) error { return t.Stop(func() { _ = t.
 
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
-	return t.Life.Close(ctx, func() { t.server.Stop() })
+	if err := t.Life.Close(ctx, func() { t.server.Stop() }); err != nil {
+		return err
+	}
+	return t.Table.Close(ctx)
 }

@@ -15,6 +15,7 @@ func TestLoad(t *testing.T)           { rigtest.Load(t, New, 400, 1<<20) }
 func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 300) }
 func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, streams.ListenerName, New) }
 
-func Benchmark(b *testing.B) { rigtest.Bench(b, Name, New) }
+func Benchmark(b *testing.B)     { rigtest.Bench(b, Name, New) }
+func BenchmarkMove(b *testing.B) { rigtest.BenchMove(b, Name, New) }
 
 func TestIdentities(t *testing.T) { rigtest.Identities(t, New) }

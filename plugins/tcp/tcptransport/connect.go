@@ -26,8 +26,8 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	if err != nil {
 		return nil, err
 	}
-	e, sock := newEndpoint(t, target, h), newSocket(conn, &t.chunks)
-	if err := t.Life.Start(e, func() { e.run(sock) }); err != nil {
+	e, run := t.active(target, conn, h)
+	if err := t.Life.Start(e, run); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 
 // Accept implements [sdk.Notifier].
 func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h sdk.Handler) (sdk.Endpoint, []byte, error) {
-	return t.Answer(target, raw, func() *endpoint { return newEndpoint(t, target, h) })
+	return t.Answer(target, raw, func() (end, func(bootstrap.Token, time.Duration)) { return t.passive(target, h) })
 }
 
 // Probe implements [sdk.Prober].

@@ -1,5 +1,5 @@
-// Package tcptransport carries frames over TCP: one connection per endpoint,
-// both directions on it.
+// Package tcptransport carries frames and moves host memory over TCP: one
+// connection per endpoint, both directions on it, for the one or the other.
 //
 // The connecting side sends an offer over the engines' control plane, dials
 // the address in the answer and presents both sides' tokens; the accepting
@@ -10,6 +10,9 @@
 // A quiet endpoint writes in the goroutine that sends, without ever blocking
 // it; a busy one hands over to a goroutine that writes whatever has come
 // together. An idle endpoint holds no buffers.
+//
+// A connection for memory carries ops straight between the socket and the
+// mapped regions, as package transfer says.
 //
 // The transport does not encrypt, never reconnects, resends or reorders, and
 // trusts nothing that comes from a socket.

@@ -138,8 +138,8 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		d.turnAway(conn, verdict.String())
 		return false
 	}
-	var e *endpoint
-	if verdict == bootstrap.Welcome && j.Kind == bootstrap.Frames {
+	var e end
+	if verdict == bootstrap.Welcome && j.Kind != bootstrap.Probe {
 		e, verdict = d.t.Pending.Claim(j, mtls.Identity(conn))
 	}
 	if verdict == bootstrap.WrongInstance {
@@ -156,7 +156,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	// broken, and no flood of half-open ones may close it.
 	d.leave(el)
 	_ = conn.SetDeadline(time.Time{})
-	e.arrived <- newSocket(conn, &d.t.chunks)
+	e.Arrive(conn)
 	return true
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/hawser-transport/hawser/sdk"
 )
 
-// endpoint is one end of a connection. Its run goroutine is the only one that
+// endpoint is one end of a connection for frames. Its run goroutine is the only one that
 // calls the handler.
 type endpoint struct {
 	t       *Transport
@@ -32,11 +32,14 @@ func (e *endpoint) Send(frames []sdk.Frame, more bool) (int, error) { return e.o
 // Close implements [sdk.Endpoint].
 func (e *endpoint) Close() { e.End(errClosed) }
 
+// Arrive implements end.
+func (e *endpoint) Arrive(conn net.Conn) { e.arrived <- newSocket(conn, &e.t.chunks) }
+
 // End ends it for a reason.
 func (e *endpoint) End(cause error) { e.out.end(cause) }
 
-// Await is an accepted endpoint's goroutine until its peer arrives.
-func (e *endpoint) Await(token bootstrap.Token, patience time.Duration) {
+// await is an accepted endpoint's goroutine until its peer arrives.
+func (e *endpoint) await(token bootstrap.Token, patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {

@@ -103,7 +103,8 @@ func TestJoinRefused(t *testing.T) {
 		{"older generation", func(j *bootstrap.Join) { j.Generation-- }, bootstrap.WrongGeneration},
 		{"newer generation", func(j *bootstrap.Join) { j.Generation++ }, bootstrap.WrongGeneration},
 		{"instance", func(j *bootstrap.Join) { j.Instance++ }, bootstrap.WrongInstance},
-		{"kind", func(j *bootstrap.Join) { j.Kind = 3 }, bootstrap.WrongKind},
+		{"kind", func(j *bootstrap.Join) { j.Kind = 4 }, bootstrap.WrongKind},
+		{"use", func(j *bootstrap.Join) { j.Kind = bootstrap.Memory }, bootstrap.WrongKind},
 	} {
 		j := s.join
 		c.change(&j)
@@ -117,8 +118,8 @@ func TestJoinRefused(t *testing.T) {
 	if _, verdict := s.arrive(s.join); verdict != bootstrap.UnknownToken {
 		t.Errorf("a used token: verdict %v", verdict)
 	}
-	if n := s.node.Transport.(*Transport).doors.turnedAway.Load(); n != 7 {
-		t.Errorf("%d connections counted as turned away, want 7", n)
+	if n := s.node.Transport.(*Transport).doors.turnedAway.Load(); n != 8 {
+		t.Errorf("%d connections counted as turned away, want 8", n)
 	}
 }
 

@@ -44,12 +44,7 @@ type socket struct {
 func newSocket(conn net.Conn, pool *chunks) *socket {
 	s := &socket{Conn: conn}
 	s.in.chunks = pool
-	under := mtls.Under(conn)
-	if t, ok := under.(*net.TCPConn); ok {
-		// Errors would show in the first read or write.
-		_ = t.SetNoDelay(true)
-		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5})
-	}
+	under := tune(conn)
 	if _, secured := conn.(*mtls.Conn); secured {
 		return s
 	}
@@ -61,6 +56,17 @@ func newSocket(conn net.Conn, pool *chunks) *socket {
 		}
 	}
 	return s
+}
+
+// tune sets a connection's options and returns what carries it.
+func tune(conn net.Conn) (under net.Conn) {
+	under = mtls.Under(conn)
+	if t, ok := under.(*net.TCPConn); ok {
+		// Errors would show in the first read or write.
+		_ = t.SetNoDelay(true)
+		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5})
+	}
+	return under
 }
 
 // tryWrite writes what fits without waiting.

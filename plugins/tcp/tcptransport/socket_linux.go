@@ -16,7 +16,7 @@ const rawMost = 64 << 10
 
 // rawWrite makes one attempt; a socket that is full takes 0 bytes.
 func rawWrite(fd uintptr, b []byte) (int, error) {
-	n, again, err := transfer(syscall.SYS_SENDTO, fd, b, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
+	n, again, err := rawCall(syscall.SYS_SENDTO, fd, b, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
 	if again {
 		return 0, nil
 	}
@@ -25,10 +25,10 @@ func rawWrite(fd uintptr, b []byte) (int, error) {
 
 // rawRead makes one attempt; again says that there is no input yet.
 func rawRead(fd uintptr, b []byte) (n int, again bool, err error) {
-	return transfer(syscall.SYS_RECVFROM, fd, b, syscall.MSG_DONTWAIT)
+	return rawCall(syscall.SYS_RECVFROM, fd, b, syscall.MSG_DONTWAIT)
 }
 
-func transfer(trap, fd uintptr, b []byte, flags uintptr) (n int, again bool, err error) {
+func rawCall(trap, fd uintptr, b []byte, flags uintptr) (n int, again bool, err error) {
 	if len(b) == 0 {
 		return 0, false, nil
 	}

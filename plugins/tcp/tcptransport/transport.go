@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/hawser-transport/hawser/plugins/internal/memory"
 	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -18,10 +19,11 @@ const version = "0.1.0"
 // protocol is what TLS connections are negotiated for.
 const protocol = "hawser-tcp/1"
 
-// Transport is the tcp transport. It implements [sdk.Notifier], [sdk.Prober],
+// Transport is the tcp transport. It implements [sdk.Mover], [sdk.Prober],
 // [sdk.Drainer], [sdk.Keyed] and [sdk.Examiner].
 type Transport struct {
-	streams.Base[*endpoint]
+	streams.Base[end]
+	memory.Table
 	base   time.Time
 	chunks chunks
 
@@ -32,15 +34,16 @@ type Transport struct {
 
 // New makes a transport.
 func New() sdk.Transport {
-	return &Transport{Base: streams.NewBase[*endpoint](), base: time.Now()}
+	return &Transport{Base: streams.NewBase[end](), base: time.Now()}
 }
 
 // Describe implements [sdk.Transport].
 func (t *Transport) Describe() sdk.Description {
 	return sdk.Description{
 		Name: Name, Version: version, Contract: sdk.ContractVersion,
-		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureKeys},
+		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureProbe, sdk.FeatureDrain, sdk.FeatureMove, sdk.FeatureKeys},
 		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxInflight, InflightBytes: 4 << 20},
+		Move:         moveLimits(),
 		ConfigSchema: schema(),
 		SharedDevice: true,
 		Listeners:    []sdk.ListenerSpec{{Name: streams.ListenerName, Key: streams.ListenerName, Default: streams.DefaultListen}},
@@ -70,5 +73,8 @@ func (t *Transport) Drain(context.Context) error { return t.Stop(t.doors.close) 
 
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
-	return t.Life.Close(ctx, func() { t.doors.close() })
+	if err := t.Life.Close(ctx, func() { t.doors.close() }); err != nil {
+		return err
+	}
+	return t.Table.Close(ctx)
 }

@@ -21,4 +21,5 @@ func TestLoad(t *testing.T)           { rigtest.Load(t, New, 5000, maxFrame) }
 func TestCycles(t *testing.T)         { rigtest.Cycles(t, New, 1000) }
 func TestSharedListener(t *testing.T) { rigtest.SharedListener(t, streams.ListenerName, New) }
 
-func Benchmark(b *testing.B) { rigtest.Bench(b, Name, New) }
+func Benchmark(b *testing.B)     { rigtest.Bench(b, Name, New) }
+func BenchmarkMove(b *testing.B) { rigtest.BenchMove(b, Name, New) }

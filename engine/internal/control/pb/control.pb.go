@@ -526,6 +526,8 @@ type BootstrapRequest struct {
 	Path          string                 `protobuf:"bytes,6,opt,name=path,proto3" json:"path,omitempty"`
 	Generation    uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`
 	Offer         []byte                 `protobuf:"bytes,8,opt,name=offer,proto3" json:"offer,omitempty"`
+	Use           uint32                 `protobuf:"varint,9,opt,name=use,proto3" json:"use,omitempty"`    // 0 frames, 1 memory
+	Lane          uint32                 `protobuf:"varint,10,opt,name=lane,proto3" json:"lane,omitempty"` // of those for memory
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +616,20 @@ func (x *BootstrapRequest) GetOffer() []byte {
 		return x.Offer
 	}
 	return nil
+}
+
+func (x *BootstrapRequest) GetUse() uint32 {
+	if x != nil {
+		return x.Use
+	}
+	return 0
+}
+
+func (x *BootstrapRequest) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
 }
 
 type BootstrapReply struct {
@@ -943,6 +959,348 @@ func (*GoodbyeReply) Descriptor() ([]byte, []int) {
 	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{14}
 }
 
+type FenceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	From  []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // incarnations
+	To    []byte                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// The endpoint for memory that the sender had connected. It, and every older
+	// one of the same transport, path and lane, is to end, or not to begin.
+	Transport     string `protobuf:"bytes,3,opt,name=transport,proto3" json:"transport,omitempty"`
+	Path          string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
+	Lane          uint32 `protobuf:"varint,5,opt,name=lane,proto3" json:"lane,omitempty"`
+	Generation    uint64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceRequest) Reset() {
+	*x = FenceRequest{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceRequest) ProtoMessage() {}
+
+func (x *FenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceRequest.ProtoReflect.Descriptor instead.
+func (*FenceRequest) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *FenceRequest) GetFrom() []byte {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *FenceRequest) GetTo() []byte {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *FenceRequest) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
+}
+
+func (x *FenceRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FenceRequest) GetLane() uint32 {
+	if x != nil {
+		return x.Lane
+	}
+	return 0
+}
+
+func (x *FenceRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// FenceReply says that the receiver's transport carries out nothing more that
+// came over them.
+type FenceReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceReply) Reset() {
+	*x = FenceReply{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceReply) ProtoMessage() {}
+
+func (x *FenceReply) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceReply.ProtoReflect.Descriptor instead.
+func (*FenceReply) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{16}
+}
+
+type DescribeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"` // incarnations
+	To            []byte                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	Known         uint64                 `protobuf:"varint,3,opt,name=known,proto3" json:"known,omitempty"` // the version that the sender has, or 0
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeRequest) Reset() {
+	*x = DescribeRequest{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeRequest) ProtoMessage() {}
+
+func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
+func (*DescribeRequest) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DescribeRequest) GetFrom() []byte {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *DescribeRequest) GetTo() []byte {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *DescribeRequest) GetKnown() uint64 {
+	if x != nil {
+		return x.Known
+	}
+	return 0
+}
+
+type DescribeReply struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // never 0
+	// JSON, see the documentation of the protocol; empty if known is this version.
+	Body          []byte `protobuf:"bytes,2,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeReply) Reset() {
+	*x = DescribeReply{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeReply) ProtoMessage() {}
+
+func (x *DescribeReply) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeReply.ProtoReflect.Descriptor instead.
+func (*DescribeReply) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DescribeReply) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetBody() []byte {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+type InvalidateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	From          []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`           // the provider
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`    // of its descriptor, now
+	Withdrawn     [][]byte               `protobuf:"bytes,3,rep,name=withdrawn,proto3" json:"withdrawn,omitempty"` // capabilities, 16 bytes each
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InvalidateRequest) Reset() {
+	*x = InvalidateRequest{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InvalidateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InvalidateRequest) ProtoMessage() {}
+
+func (x *InvalidateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InvalidateRequest.ProtoReflect.Descriptor instead.
+func (*InvalidateRequest) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *InvalidateRequest) GetFrom() []byte {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *InvalidateRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *InvalidateRequest) GetWithdrawn() [][]byte {
+	if x != nil {
+		return x.Withdrawn
+	}
+	return nil
+}
+
+type InvalidateReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those of the withdrawn ones that the receiver still uses.
+	Leased        [][]byte `protobuf:"bytes,1,rep,name=leased,proto3" json:"leased,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InvalidateReply) Reset() {
+	*x = InvalidateReply{}
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InvalidateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InvalidateReply) ProtoMessage() {}
+
+func (x *InvalidateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_engine_internal_control_pb_control_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InvalidateReply.ProtoReflect.Descriptor instead.
+func (*InvalidateReply) Descriptor() ([]byte, []int) {
+	return file_engine_internal_control_pb_control_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *InvalidateReply) GetLeased() [][]byte {
+	if x != nil {
+		return x.Leased
+	}
+	return nil
+}
+
 var File_engine_internal_control_pb_control_proto protoreflect.FileDescriptor
 
 const file_engine_internal_control_pb_control_proto_rawDesc = "" +
@@ -993,7 +1351,7 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\n" +
 	"transports\x18\x06 \x03(\v2\x1c.hawser.control.v1.TransportR\n" +
 	"transports\x12\x18\n" +
-	"\aversion\x18\a \x01(\x04R\aversion\"\xe4\x01\n" +
+	"\aversion\x18\a \x01(\x04R\aversion\"\x8a\x02\n" +
 	"\x10BootstrapRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\fR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\fR\x02to\x12\x1c\n" +
@@ -1005,7 +1363,10 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\a \x01(\x04R\n" +
 	"generation\x12\x14\n" +
-	"\x05offer\x18\b \x01(\fR\x05offer\"@\n" +
+	"\x05offer\x18\b \x01(\fR\x05offer\x12\x10\n" +
+	"\x03use\x18\t \x01(\rR\x03use\x12\x12\n" +
+	"\x04lane\x18\n" +
+	" \x01(\rR\x04lane\"@\n" +
 	"\x0eBootstrapReply\x12\x16\n" +
 	"\x06answer\x18\x01 \x01(\fR\x06answer\x12\x16\n" +
 	"\x06newest\x18\x02 \x01(\x04R\x06newest\"\"\n" +
@@ -1024,13 +1385,41 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\x0eGoodbyeRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\fR\x04from\x12\x19\n" +
 	"\blast_ack\x18\x02 \x01(\fR\alastAck\"\x0e\n" +
-	"\fGoodbyeReply2\x8e\x03\n" +
+	"\fGoodbyeReply\"\x98\x01\n" +
+	"\fFenceRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\fR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\fR\x02to\x12\x1c\n" +
+	"\ttransport\x18\x03 \x01(\tR\ttransport\x12\x12\n" +
+	"\x04path\x18\x04 \x01(\tR\x04path\x12\x12\n" +
+	"\x04lane\x18\x05 \x01(\rR\x04lane\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x06 \x01(\x04R\n" +
+	"generation\"\f\n" +
+	"\n" +
+	"FenceReply\"K\n" +
+	"\x0fDescribeRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\fR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\fR\x02to\x12\x14\n" +
+	"\x05known\x18\x03 \x01(\x04R\x05known\"=\n" +
+	"\rDescribeReply\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
+	"\x04body\x18\x02 \x01(\fR\x04body\"_\n" +
+	"\x11InvalidateRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\fR\x04from\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1c\n" +
+	"\twithdrawn\x18\x03 \x03(\fR\twithdrawn\")\n" +
+	"\x0fInvalidateReply\x12\x16\n" +
+	"\x06leased\x18\x01 \x03(\fR\x06leased2\x81\x05\n" +
 	"\aControl\x12G\n" +
 	"\x05Hello\x12\x1f.hawser.control.v1.HelloRequest\x1a\x1d.hawser.control.v1.HelloReply\x12S\n" +
 	"\tBootstrap\x12#.hawser.control.v1.BootstrapRequest\x1a!.hawser.control.v1.BootstrapReply\x12G\n" +
 	"\x05Probe\x12\x1f.hawser.control.v1.ProbeRequest\x1a\x1d.hawser.control.v1.ProbeReply\x12M\n" +
 	"\aChanged\x12!.hawser.control.v1.ChangedRequest\x1a\x1f.hawser.control.v1.ChangedReply\x12M\n" +
-	"\aGoodbye\x12!.hawser.control.v1.GoodbyeRequest\x1a\x1f.hawser.control.v1.GoodbyeReplyB?Z=github.com/hawser-transport/hawser/engine/internal/control/pbb\x06proto3"
+	"\aGoodbye\x12!.hawser.control.v1.GoodbyeRequest\x1a\x1f.hawser.control.v1.GoodbyeReply\x12G\n" +
+	"\x05Fence\x12\x1f.hawser.control.v1.FenceRequest\x1a\x1d.hawser.control.v1.FenceReply\x12P\n" +
+	"\bDescribe\x12\".hawser.control.v1.DescribeRequest\x1a .hawser.control.v1.DescribeReply\x12V\n" +
+	"\n" +
+	"Invalidate\x12$.hawser.control.v1.InvalidateRequest\x1a\".hawser.control.v1.InvalidateReplyB?Z=github.com/hawser-transport/hawser/engine/internal/control/pbb\x06proto3"
 
 var (
 	file_engine_internal_control_pb_control_proto_rawDescOnce sync.Once
@@ -1044,23 +1433,29 @@ func file_engine_internal_control_pb_control_proto_rawDescGZIP() []byte {
 	return file_engine_internal_control_pb_control_proto_rawDescData
 }
 
-var file_engine_internal_control_pb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_engine_internal_control_pb_control_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_engine_internal_control_pb_control_proto_goTypes = []any{
-	(*Error)(nil),            // 0: hawser.control.v1.Error
-	(*Node)(nil),             // 1: hawser.control.v1.Node
-	(*Attribute)(nil),        // 2: hawser.control.v1.Attribute
-	(*Transport)(nil),        // 3: hawser.control.v1.Transport
-	(*Lost)(nil),             // 4: hawser.control.v1.Lost
-	(*HelloRequest)(nil),     // 5: hawser.control.v1.HelloRequest
-	(*HelloReply)(nil),       // 6: hawser.control.v1.HelloReply
-	(*BootstrapRequest)(nil), // 7: hawser.control.v1.BootstrapRequest
-	(*BootstrapReply)(nil),   // 8: hawser.control.v1.BootstrapReply
-	(*ProbeRequest)(nil),     // 9: hawser.control.v1.ProbeRequest
-	(*ProbeReply)(nil),       // 10: hawser.control.v1.ProbeReply
-	(*ChangedRequest)(nil),   // 11: hawser.control.v1.ChangedRequest
-	(*ChangedReply)(nil),     // 12: hawser.control.v1.ChangedReply
-	(*GoodbyeRequest)(nil),   // 13: hawser.control.v1.GoodbyeRequest
-	(*GoodbyeReply)(nil),     // 14: hawser.control.v1.GoodbyeReply
+	(*Error)(nil),             // 0: hawser.control.v1.Error
+	(*Node)(nil),              // 1: hawser.control.v1.Node
+	(*Attribute)(nil),         // 2: hawser.control.v1.Attribute
+	(*Transport)(nil),         // 3: hawser.control.v1.Transport
+	(*Lost)(nil),              // 4: hawser.control.v1.Lost
+	(*HelloRequest)(nil),      // 5: hawser.control.v1.HelloRequest
+	(*HelloReply)(nil),        // 6: hawser.control.v1.HelloReply
+	(*BootstrapRequest)(nil),  // 7: hawser.control.v1.BootstrapRequest
+	(*BootstrapReply)(nil),    // 8: hawser.control.v1.BootstrapReply
+	(*ProbeRequest)(nil),      // 9: hawser.control.v1.ProbeRequest
+	(*ProbeReply)(nil),        // 10: hawser.control.v1.ProbeReply
+	(*ChangedRequest)(nil),    // 11: hawser.control.v1.ChangedRequest
+	(*ChangedReply)(nil),      // 12: hawser.control.v1.ChangedReply
+	(*GoodbyeRequest)(nil),    // 13: hawser.control.v1.GoodbyeRequest
+	(*GoodbyeReply)(nil),      // 14: hawser.control.v1.GoodbyeReply
+	(*FenceRequest)(nil),      // 15: hawser.control.v1.FenceRequest
+	(*FenceReply)(nil),        // 16: hawser.control.v1.FenceReply
+	(*DescribeRequest)(nil),   // 17: hawser.control.v1.DescribeRequest
+	(*DescribeReply)(nil),     // 18: hawser.control.v1.DescribeReply
+	(*InvalidateRequest)(nil), // 19: hawser.control.v1.InvalidateRequest
+	(*InvalidateReply)(nil),   // 20: hawser.control.v1.InvalidateReply
 }
 var file_engine_internal_control_pb_control_proto_depIdxs = []int32{
 	2,  // 0: hawser.control.v1.Transport.attributes:type_name -> hawser.control.v1.Attribute
@@ -1076,13 +1471,19 @@ var file_engine_internal_control_pb_control_proto_depIdxs = []int32{
 	9,  // 10: hawser.control.v1.Control.Probe:input_type -> hawser.control.v1.ProbeRequest
 	11, // 11: hawser.control.v1.Control.Changed:input_type -> hawser.control.v1.ChangedRequest
 	13, // 12: hawser.control.v1.Control.Goodbye:input_type -> hawser.control.v1.GoodbyeRequest
-	6,  // 13: hawser.control.v1.Control.Hello:output_type -> hawser.control.v1.HelloReply
-	8,  // 14: hawser.control.v1.Control.Bootstrap:output_type -> hawser.control.v1.BootstrapReply
-	10, // 15: hawser.control.v1.Control.Probe:output_type -> hawser.control.v1.ProbeReply
-	12, // 16: hawser.control.v1.Control.Changed:output_type -> hawser.control.v1.ChangedReply
-	14, // 17: hawser.control.v1.Control.Goodbye:output_type -> hawser.control.v1.GoodbyeReply
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
+	15, // 13: hawser.control.v1.Control.Fence:input_type -> hawser.control.v1.FenceRequest
+	17, // 14: hawser.control.v1.Control.Describe:input_type -> hawser.control.v1.DescribeRequest
+	19, // 15: hawser.control.v1.Control.Invalidate:input_type -> hawser.control.v1.InvalidateRequest
+	6,  // 16: hawser.control.v1.Control.Hello:output_type -> hawser.control.v1.HelloReply
+	8,  // 17: hawser.control.v1.Control.Bootstrap:output_type -> hawser.control.v1.BootstrapReply
+	10, // 18: hawser.control.v1.Control.Probe:output_type -> hawser.control.v1.ProbeReply
+	12, // 19: hawser.control.v1.Control.Changed:output_type -> hawser.control.v1.ChangedReply
+	14, // 20: hawser.control.v1.Control.Goodbye:output_type -> hawser.control.v1.GoodbyeReply
+	16, // 21: hawser.control.v1.Control.Fence:output_type -> hawser.control.v1.FenceReply
+	18, // 22: hawser.control.v1.Control.Describe:output_type -> hawser.control.v1.DescribeReply
+	20, // 23: hawser.control.v1.Control.Invalidate:output_type -> hawser.control.v1.InvalidateReply
+	16, // [16:24] is the sub-list for method output_type
+	8,  // [8:16] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1099,7 +1500,7 @@ func file_engine_internal_control_pb_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_engine_internal_control_pb_control_proto_rawDesc), len(file_engine_internal_control_pb_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,11 +25,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Control_Hello_FullMethodName     = "/hawser.control.v1.Control/Hello"
-	Control_Bootstrap_FullMethodName = "/hawser.control.v1.Control/Bootstrap"
-	Control_Probe_FullMethodName     = "/hawser.control.v1.Control/Probe"
-	Control_Changed_FullMethodName   = "/hawser.control.v1.Control/Changed"
-	Control_Goodbye_FullMethodName   = "/hawser.control.v1.Control/Goodbye"
+	Control_Hello_FullMethodName      = "/hawser.control.v1.Control/Hello"
+	Control_Bootstrap_FullMethodName  = "/hawser.control.v1.Control/Bootstrap"
+	Control_Probe_FullMethodName      = "/hawser.control.v1.Control/Probe"
+	Control_Changed_FullMethodName    = "/hawser.control.v1.Control/Changed"
+	Control_Goodbye_FullMethodName    = "/hawser.control.v1.Control/Goodbye"
+	Control_Fence_FullMethodName      = "/hawser.control.v1.Control/Fence"
+	Control_Describe_FullMethodName   = "/hawser.control.v1.Control/Describe"
+	Control_Invalidate_FullMethodName = "/hawser.control.v1.Control/Invalidate"
 )
 
 // ControlClient is the client API for Control service.
@@ -41,6 +44,9 @@ type ControlClient interface {
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeReply, error)
 	Changed(ctx context.Context, in *ChangedRequest, opts ...grpc.CallOption) (*ChangedReply, error)
 	Goodbye(ctx context.Context, in *GoodbyeRequest, opts ...grpc.CallOption) (*GoodbyeReply, error)
+	Fence(ctx context.Context, in *FenceRequest, opts ...grpc.CallOption) (*FenceReply, error)
+	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
+	Invalidate(ctx context.Context, in *InvalidateRequest, opts ...grpc.CallOption) (*InvalidateReply, error)
 }
 
 type controlClient struct {
@@ -101,6 +107,36 @@ func (c *controlClient) Goodbye(ctx context.Context, in *GoodbyeRequest, opts ..
 	return out, nil
 }
 
+func (c *controlClient) Fence(ctx context.Context, in *FenceRequest, opts ...grpc.CallOption) (*FenceReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FenceReply)
+	err := c.cc.Invoke(ctx, Control_Fence_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeReply)
+	err := c.cc.Invoke(ctx, Control_Describe_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *controlClient) Invalidate(ctx context.Context, in *InvalidateRequest, opts ...grpc.CallOption) (*InvalidateReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InvalidateReply)
+	err := c.cc.Invoke(ctx, Control_Invalidate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ControlServer is the server API for Control service.
 // All implementations must embed UnimplementedControlServer
 // for forward compatibility.
@@ -110,6 +146,9 @@ type ControlServer interface {
 	Probe(context.Context, *ProbeRequest) (*ProbeReply, error)
 	Changed(context.Context, *ChangedRequest) (*ChangedReply, error)
 	Goodbye(context.Context, *GoodbyeRequest) (*GoodbyeReply, error)
+	Fence(context.Context, *FenceRequest) (*FenceReply, error)
+	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)
+	Invalidate(context.Context, *InvalidateRequest) (*InvalidateReply, error)
 	mustEmbedUnimplementedControlServer()
 }
 
@@ -134,6 +173,15 @@ func (UnimplementedControlServer) Changed(context.Context, *ChangedRequest) (*Ch
 }
 func (UnimplementedControlServer) Goodbye(context.Context, *GoodbyeRequest) (*GoodbyeReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Goodbye not implemented")
+}
+func (UnimplementedControlServer) Fence(context.Context, *FenceRequest) (*FenceReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Fence not implemented")
+}
+func (UnimplementedControlServer) Describe(context.Context, *DescribeRequest) (*DescribeReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Describe not implemented")
+}
+func (UnimplementedControlServer) Invalidate(context.Context, *InvalidateRequest) (*InvalidateReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Invalidate not implemented")
 }
 func (UnimplementedControlServer) mustEmbedUnimplementedControlServer() {}
 func (UnimplementedControlServer) testEmbeddedByValue()                 {}
@@ -246,6 +294,60 @@ func _Control_Goodbye_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Control_Fence_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FenceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Fence(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Fence_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Fence(ctx, req.(*FenceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Describe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Describe(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Describe_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Describe(ctx, req.(*DescribeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Control_Invalidate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InvalidateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ControlServer).Invalidate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Control_Invalidate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ControlServer).Invalidate(ctx, req.(*InvalidateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Control_ServiceDesc is the grpc.ServiceDesc for Control service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -272,6 +374,18 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Goodbye",
 			Handler:    _Control_Goodbye_Handler,
+		},
+		{
+			MethodName: "Fence",
+			Handler:    _Control_Fence_Handler,
+		},
+		{
+			MethodName: "Describe",
+			Handler:    _Control_Describe_Handler,
+		},
+		{
+			MethodName: "Invalidate",
+			Handler:    _Control_Invalidate_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

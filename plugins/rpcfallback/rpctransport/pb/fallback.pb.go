@@ -103,6 +103,52 @@ func (x *Packet) GetChunk() []byte {
 	return nil
 }
 
+// What the tcp transport's connections for memory carry, in pieces of any
+// size up to 256 KiB.
+type Segment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Segment) Reset() {
+	*x = Segment{}
+	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Segment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Segment) ProtoMessage() {}
+
+func (x *Segment) ProtoReflect() protoreflect.Message {
+	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Segment.ProtoReflect.Descriptor instead.
+func (*Segment) Descriptor() ([]byte, []int) {
+	return file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Segment) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type ProbeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -111,7 +157,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[1]
+	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -123,7 +169,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[1]
+	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -136,7 +182,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescGZIP(), []int{1}
+	return file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescGZIP(), []int{2}
 }
 
 type ProbeResponse struct {
@@ -147,7 +193,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[2]
+	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -159,7 +205,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[2]
+	mi := &file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -172,7 +218,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescGZIP(), []int{2}
+	return file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescGZIP(), []int{3}
 }
 
 var File_plugins_rpcfallback_rpctransport_pb_fallback_proto protoreflect.FileDescriptor
@@ -184,11 +230,14 @@ const file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDesc = "" +
 	"\x06frames\x18\x01 \x01(\fR\x06frames\x12\x14\n" +
 	"\x05taken\x18\x02 \x01(\x04R\x05taken\x12\x14\n" +
 	"\x05large\x18\x03 \x01(\x04R\x05large\x12\x14\n" +
-	"\x05chunk\x18\x04 \x01(\fR\x05chunk\"\x0e\n" +
+	"\x05chunk\x18\x04 \x01(\fR\x05chunk\"\x1d\n" +
+	"\aSegment\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x0e\n" +
 	"\fProbeRequest\"\x0f\n" +
-	"\rProbeResponse2\xa9\x01\n" +
+	"\rProbeResponse2\xf5\x01\n" +
 	"\bFallback\x12I\n" +
-	"\x05Carry\x12\x1d.hawser.rpcfallback.v1.Packet\x1a\x1d.hawser.rpcfallback.v1.Packet(\x010\x01\x12R\n" +
+	"\x05Carry\x12\x1d.hawser.rpcfallback.v1.Packet\x1a\x1d.hawser.rpcfallback.v1.Packet(\x010\x01\x12J\n" +
+	"\x04Move\x12\x1e.hawser.rpcfallback.v1.Segment\x1a\x1e.hawser.rpcfallback.v1.Segment(\x010\x01\x12R\n" +
 	"\x05Probe\x12#.hawser.rpcfallback.v1.ProbeRequest\x1a$.hawser.rpcfallback.v1.ProbeResponseBHZFgithub.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport/pbb\x06proto3"
 
 var (
@@ -203,19 +252,22 @@ func file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescGZIP() []byt
 	return file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDescData
 }
 
-var file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_plugins_rpcfallback_rpctransport_pb_fallback_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_plugins_rpcfallback_rpctransport_pb_fallback_proto_goTypes = []any{
 	(*Packet)(nil),        // 0: hawser.rpcfallback.v1.Packet
-	(*ProbeRequest)(nil),  // 1: hawser.rpcfallback.v1.ProbeRequest
-	(*ProbeResponse)(nil), // 2: hawser.rpcfallback.v1.ProbeResponse
+	(*Segment)(nil),       // 1: hawser.rpcfallback.v1.Segment
+	(*ProbeRequest)(nil),  // 2: hawser.rpcfallback.v1.ProbeRequest
+	(*ProbeResponse)(nil), // 3: hawser.rpcfallback.v1.ProbeResponse
 }
 var file_plugins_rpcfallback_rpctransport_pb_fallback_proto_depIdxs = []int32{
 	0, // 0: hawser.rpcfallback.v1.Fallback.Carry:input_type -> hawser.rpcfallback.v1.Packet
-	1, // 1: hawser.rpcfallback.v1.Fallback.Probe:input_type -> hawser.rpcfallback.v1.ProbeRequest
-	0, // 2: hawser.rpcfallback.v1.Fallback.Carry:output_type -> hawser.rpcfallback.v1.Packet
-	2, // 3: hawser.rpcfallback.v1.Fallback.Probe:output_type -> hawser.rpcfallback.v1.ProbeResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
+	1, // 1: hawser.rpcfallback.v1.Fallback.Move:input_type -> hawser.rpcfallback.v1.Segment
+	2, // 2: hawser.rpcfallback.v1.Fallback.Probe:input_type -> hawser.rpcfallback.v1.ProbeRequest
+	0, // 3: hawser.rpcfallback.v1.Fallback.Carry:output_type -> hawser.rpcfallback.v1.Packet
+	1, // 4: hawser.rpcfallback.v1.Fallback.Move:output_type -> hawser.rpcfallback.v1.Segment
+	3, // 5: hawser.rpcfallback.v1.Fallback.Probe:output_type -> hawser.rpcfallback.v1.ProbeResponse
+	3, // [3:6] is the sub-list for method output_type
+	0, // [0:3] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -232,7 +284,7 @@ func file_plugins_rpcfallback_rpctransport_pb_fallback_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDesc), len(file_plugins_rpcfallback_rpctransport_pb_fallback_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Fallback_Carry_FullMethodName = "/hawser.rpcfallback.v1.Fallback/Carry"
+	Fallback_Move_FullMethodName  = "/hawser.rpcfallback.v1.Fallback/Move"
 	Fallback_Probe_FullMethodName = "/hawser.rpcfallback.v1.Fallback/Probe"
 )
 
@@ -35,6 +36,8 @@ type FallbackClient interface {
 	// response header "hawser-verdict-bin" and, unless that is a welcome, ends
 	// the stream.
 	Carry(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Packet, Packet], error)
+	// The same for an endpoint for memory.
+	Move(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Segment, Segment], error)
 	Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error)
 }
 
@@ -59,6 +62,19 @@ func (c *fallbackClient) Carry(ctx context.Context, opts ...grpc.CallOption) (gr
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Fallback_CarryClient = grpc.BidiStreamingClient[Packet, Packet]
 
+func (c *fallbackClient) Move(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Segment, Segment], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Fallback_ServiceDesc.Streams[1], Fallback_Move_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Segment, Segment]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Fallback_MoveClient = grpc.BidiStreamingClient[Segment, Segment]
+
 func (c *fallbackClient) Probe(ctx context.Context, in *ProbeRequest, opts ...grpc.CallOption) (*ProbeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ProbeResponse)
@@ -78,6 +94,8 @@ type FallbackServer interface {
 	// response header "hawser-verdict-bin" and, unless that is a welcome, ends
 	// the stream.
 	Carry(grpc.BidiStreamingServer[Packet, Packet]) error
+	// The same for an endpoint for memory.
+	Move(grpc.BidiStreamingServer[Segment, Segment]) error
 	Probe(context.Context, *ProbeRequest) (*ProbeResponse, error)
 	mustEmbedUnimplementedFallbackServer()
 }
@@ -91,6 +109,9 @@ type UnimplementedFallbackServer struct{}
 
 func (UnimplementedFallbackServer) Carry(grpc.BidiStreamingServer[Packet, Packet]) error {
 	return status.Error(codes.Unimplemented, "method Carry not implemented")
+}
+func (UnimplementedFallbackServer) Move(grpc.BidiStreamingServer[Segment, Segment]) error {
+	return status.Error(codes.Unimplemented, "method Move not implemented")
 }
 func (UnimplementedFallbackServer) Probe(context.Context, *ProbeRequest) (*ProbeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Probe not implemented")
@@ -122,6 +143,13 @@ func _Fallback_Carry_Handler(srv interface{}, stream grpc.ServerStream) error {
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Fallback_CarryServer = grpc.BidiStreamingServer[Packet, Packet]
+
+func _Fallback_Move_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(FallbackServer).Move(&grpc.GenericServerStream[Segment, Segment]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Fallback_MoveServer = grpc.BidiStreamingServer[Segment, Segment]
 
 func _Fallback_Probe_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ProbeRequest)
@@ -157,6 +185,12 @@ var Fallback_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Carry",
 			Handler:       _Fallback_Carry_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Move",
+			Handler:       _Fallback_Move_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -1,0 +1,442 @@
+package engine
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/health"
+	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/engine/internal/spread"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// mover moves ops between this engine and one life of a provider. An op is cut
+// into chunks when there is room for one, and each chunk takes its own way:
+//
+//	          room                    Done
+//	unsent ----------> posted ------------------------> done
+//	  ^                |  |  Done, and not visible yet   ^
+//	  |    NotPosted   |  +------------> landed ---------+ flush is Done
+//	  +----------------+                   |
+//	  |                | Unknown, or its   | its endpoint
+//	  |                | endpoint ended    | ended
+//	  |  fenced        v                   |
+//	  +------------- fencing <-------------+
+//	  |                |
+//	  v                v
+//	failed           unknown: not fenced within the op's time
+//
+// unsent: no byte of it can be touched; it is a span of its op. posted: a
+// transport has it. landed: every byte is where it belongs, but may not be
+// visible. fencing: it may have been carried out, may never be, or may be later:
+// until its endpoint's fence is confirmed it is neither repeated nor its op
+// reported as ended. failed: as unsent, but its op has failed. An op ends when
+// none of its chunks is posted or fencing; one that cannot wait any longer ends
+// as OutcomeUnknown, and what it uses stays leased until the fence is confirmed.
+//
+// The lock is per provider. It is held neither across a call of a transport nor
+// to the peer; it may be taken while an association's is held, and the source's
+// may be taken under it. Frames leave through pumpLocked alone, by one goroutine
+// at a time.
+type mover struct {
+	s *source
+
+	mu      sync.Mutex
+	dead    error
+	lanes   map[laneKey]*lane
+	all     []*lane // as they came to be known
+	order   []*lane // those that can be used, best first
+	lastID  uint64  // of a lane
+	serial  uint64  // of an op
+	queue   []*op   // with something unsent, in turn
+	live    map[*op]struct{}
+	pumping bool
+	again   bool // there may be more to do than the pump has seen
+	ways    []spread.Way
+	opsDue  time.Time // when the next op has to end, or is given up, at the earliest
+	timer   *time.Timer
+	armed   time.Time
+}
+
+// lane is one endpoint for memory, or the place of one: a transport's path, and
+// one of the endpoints that may be beside each other there.
+type lane struct {
+	laneKey
+	id          uint64
+	rank, index int // of the transport, of the path
+	inst        *pluginhost.Instance
+	remote      uint64 // the peer's instance
+	attrs       sdk.Attributes
+	limits      sdk.MoveLimits
+	generation  uint64 // the highest seen
+
+	ch         *channel // connected, or nil
+	connecting *channel
+	retiring   []*channel // of instances that have a successor
+	failures   int
+	outdated   int
+	retryAt    time.Time
+	trouble    string
+}
+
+func (m *mover) init(s *source) {
+	m.s, m.lanes, m.live = s, map[laneKey]*lane{}, map[*op]struct{}{}
+	m.timer = time.AfterFunc(time.Hour, m.tick)
+	m.timer.Stop()
+}
+
+// routed takes in which transports lead to the provider; stir follows. A lane keeps its
+// generations; one whose instance, here or there, has a successor is connected
+// anew, and what is under way over the old endpoint ends there.
+func (m *mover) routed(routes []route) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	m.order = m.order[:0]
+	for _, r := range routes {
+		if r.local.inst.Mover == nil {
+			continue
+		}
+		limits := r.local.inst.Description.Move.WithDefaults()
+		for i, path := range r.paths {
+			if slices.Contains(r.remote.Down, path) {
+				continue
+			}
+			for n := range limits.Parallel {
+				k := laneKey{r.local.name, path, n}
+				l := m.lanes[k]
+				if l == nil {
+					m.lastID++
+					l = &lane{laneKey: k, id: m.lastID}
+					m.lanes[k] = l
+					m.all = append(m.all, l)
+				}
+				if l.inst != r.local.inst || l.remote != r.remote.Instance {
+					m.replaceLocked(l)
+					l.failures, l.retryAt = 0, now
+				}
+				l.inst, l.remote, l.attrs, l.limits = r.local.inst, r.remote.Instance, r.remote.Attributes, limits
+				l.rank, l.index = r.local.rank, i
+				m.order = append(m.order, l)
+			}
+		}
+	}
+	slices.SortStableFunc(m.order, func(a, b *lane) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.index, b.index), cmp.Compare(a.lane, b.lane))
+	})
+	for _, l := range m.all {
+		if !slices.Contains(m.order, l) {
+			m.replaceLocked(l)
+		}
+	}
+}
+
+// replaceLocked lets a lane's endpoint finish, with nothing new.
+func (m *mover) replaceLocked(l *lane) {
+	l.connecting = nil // what is under way belongs to what was
+	if l.ch != nil {
+		l.retiring = append(l.retiring, l.ch)
+		l.ch.retired = time.Now()
+		l.ch = nil
+	}
+}
+
+// retire returns how many endpoints of an instance that is being replaced are
+// still in use.
+func (m *mover) retire(inst *pluginhost.Instance) (busy int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.all {
+		if l.inst == inst && l.ch != nil {
+			m.replaceLocked(l)
+			m.again = true
+		}
+		for _, ch := range l.retiring {
+			if ch.inst == inst {
+				busy++
+			}
+		}
+	}
+	m.pumpLocked()
+	return busy
+}
+
+// liveLocked is every op that holds something, in an order that does not depend
+// on chance.
+func (m *mover) liveLocked() []*op {
+	return slices.SortedFunc(maps.Keys(m.live), func(a, b *op) int { return cmp.Compare(a.serial, b.serial) })
+}
+
+// submit takes ops that were resolved.
+func (m *mover) submit(ops []*op) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range ops {
+		m.serial++
+		o.serial = m.serial
+		m.live[o] = struct{}{}
+		o.target.moving++
+		m.seeLocked(o.t.deadline)
+		if m.dead != nil {
+			m.failLocked(o, m.dead)
+		} else {
+			m.enqueueLocked(o)
+		}
+	}
+	m.pumpLocked()
+}
+
+// stir looks again: something has changed that is not the mover's own.
+func (m *mover) stir() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pumpLocked()
+}
+
+// pumpLocked posts what there is room for. The lock is released while a
+// transport takes frames; what comes meanwhile is posted by this goroutine, too.
+func (m *mover) pumpLocked() {
+	m.again = true
+	if m.pumping {
+		return
+	}
+	m.pumping = true
+	for m.again {
+		m.again = false
+		now := time.Now()
+		m.reapLocked(now)
+		for _, ch := range m.fillLocked(now) {
+			frames := ch.frames
+			ch.frames = nil
+			m.mu.Unlock()
+			n, err := ch.se.Send(frames, false)
+			m.mu.Lock()
+			m.takenLocked(ch, frames, n, err)
+			m.again = true
+		}
+	}
+	m.pumping = false
+	m.armLocked(time.Now())
+}
+
+// channelsLocked is every endpoint that is connected, replaced ones included.
+func (m *mover) channelsLocked() iter.Seq[*channel] {
+	return func(yield func(*channel) bool) {
+		for _, l := range m.all {
+			if l.ch != nil && !yield(l.ch) {
+				return
+			}
+			for _, ch := range slices.Clone(l.retiring) {
+				if !yield(ch) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// maxBatchOps bounds what one endpoint is given before another's turn.
+const maxBatchOps = 64
+
+// fillLocked makes frames of what can be posted, and returns the endpoints that
+// have some. Ops take turns, a chunk at a time, so that a small one does not
+// wait for all of a large one.
+func (m *mover) fillLocked(now time.Time) (full []*channel) {
+	add := func(ch *channel) {
+		if len(ch.frames) == 1 {
+			full = append(full, ch)
+		}
+	}
+	for ch := range m.channelsLocked() {
+		for len(ch.flushes) > 0 && ch.ops < ch.limits.Inflight && ch.canSend(now) {
+			f := ch.flushes[0]
+			ch.flushes = ch.flushes[1:]
+			ch.post(f, now)
+			add(ch)
+		}
+	}
+	for blocked := 0; blocked < min(len(m.queue), maxPassed); {
+		o := m.queue[0]
+		m.queue = m.queue[1:]
+		o.queued = false
+		if len(o.spans) == 0 || o.err != nil || o.stale != nil {
+			continue
+		}
+		ch := m.placeLocked(o, now)
+		if len(o.spans) > 0 && o.err == nil {
+			m.enqueueLocked(o)
+		}
+		if ch == nil {
+			blocked++
+			continue
+		}
+		blocked = 0
+		add(ch)
+		if len(ch.frames) >= maxBatchOps {
+			m.again = true
+			break
+		}
+	}
+	return full
+}
+
+// placeLocked posts the next chunk of an op, if there is a way with room, and
+// returns its endpoint.
+func (m *mover) placeLocked(o *op, now time.Time) *channel {
+	s := m.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.followLocked(s)
+	span := o.spans[0]
+	size := uint64(s.e.cfg.Transfer.ChunkBytes)
+	able := m.waysLocked(o, span, now, true)
+	c := spread.Choose(m.ways, span.Length, size)
+	if c.Send < 0 && !c.Wait && able {
+		// All that can are paused: their pauses are for when there is a choice.
+		m.waysLocked(o, span, now, false)
+		c = spread.Choose(m.ways, span.Length, size)
+	}
+	for c.Send >= 0 {
+		l := m.order[c.Send]
+		switch s.announcedLocked(l.inst, o.buffer, o.key, o.buffer.Way(l.transport, l.remote), now) {
+		case learns:
+			return nil
+		case declines:
+			m.ways[c.Send].Shunned = true
+			c = spread.Choose(m.ways, span.Length, size)
+			continue
+		}
+		if c.Connect >= 0 {
+			m.connectLocked(m.order[c.Connect], now)
+		}
+		piece, rest := span.Cut(spread.Size(&m.ways[c.Send], span.Length, size))
+		o.spans[0] = rest
+		if rest.Length == 0 {
+			o.spans = o.spans[1:]
+		}
+		o.posted, o.touched = o.posted+1, true
+		l.ch.post(&chunk{op: o, span: piece}, now)
+		return l.ch
+	}
+	if c.Connect >= 0 {
+		m.connectLocked(m.order[c.Connect], now)
+	}
+	if able || c.Wait {
+		o.ableAt = now
+	}
+	if !c.Wait {
+		m.strandedLocked(o, now)
+	}
+	return nil
+}
+
+// waysLocked fills m.ways for a span, and reports whether any way can carry it.
+// Paused ones are shunned if heed says so. The source's lock is held, too.
+func (m *mover) waysLocked(o *op, span spread.Span, now time.Time, heed bool) (able bool) {
+	m.ways = m.ways[:0]
+	rank, last := -1, -1
+	for _, l := range m.order {
+		if l.rank != last {
+			last, rank = l.rank, rank+1
+		}
+		w := spread.Way{
+			Transport: rank, MaxOp: uint64(l.limits.MaxOp), MaxOps: l.limits.Inflight, MaxBytes: uint64(l.limits.InflightBytes),
+			Avoid:   span.Avoid == l.id,
+			Able:    l.reaches(o) && o.buffer.Way(l.transport, l.remote) != nil,
+			Shunned: now.Before(l.retryAt) || heed && m.s.e.watch.pausedUntil(m.healthKey(l), now).After(now),
+		}
+		switch {
+		case l.ch != nil && !l.ch.closing:
+			w.State, w.Ops, w.Bytes = spread.Up, l.ch.ops, l.ch.bytes
+			if !l.ch.canSend(now) {
+				w.Ops = w.MaxOps
+			}
+		case l.ch != nil || l.connecting != nil:
+			w.State = spread.Connecting
+			w.Shunned = w.Shunned || l.ch != nil // it is being ended: no need to wait for that
+		}
+		able = able || w.Able
+		m.ways = append(m.ways, w)
+	}
+	return able
+}
+
+const (
+	// strandedFor is how long an op waits for a way that can carry it at all:
+	// a transport may just be restarting.
+	strandedFor = 2 * time.Second
+	// laneRetry is the longest wait before a lane is connected again.
+	laneRetry = 5 * time.Second
+)
+
+// strandedLocked deals with an op that no way takes now. If none could at any
+// time the descriptor may be out of date: it is asked for once.
+func (m *mover) strandedLocked(o *op, now time.Time) {
+	if err := m.s.e.watch.allow(m.s.a.address, now); err != nil && !m.connectedLocked() {
+		m.failLocked(o, err)
+		return
+	}
+	if o.ableAt.Equal(now) {
+		return
+	}
+	if !o.refreshed {
+		o.refreshed = true
+		o.ableAt = now
+		m.s.e.tasks.Go(func() { _, _ = m.s.refresh(m.s.e.ctx) }) // stirs
+		return
+	}
+	if now.Sub(o.ableAt) < strandedFor {
+		return
+	}
+	for _, l := range m.order {
+		if l.reaches(o) {
+			m.failLocked(o, sdk.Errorf(sdk.Unavailable, "no transport that both sides run has the region now"))
+			return
+		}
+	}
+	m.failLocked(o, sdk.Errorf(sdk.Unsupported, "no transport that both sides run moves %v memory to or from %v memory", o.local.region.Kind, o.buffer.Kind))
+}
+
+// reaches reports whether the lane's transport moves between such memories.
+func (l *lane) reaches(o *op) bool {
+	return slices.Contains(l.limits.Local, o.local.region.Kind) && slices.Contains(l.limits.Remote, o.buffer.Kind)
+}
+
+func (m *mover) connectedLocked() bool {
+	for _, l := range m.order {
+		if l.ch != nil && !l.ch.closing {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *mover) healthKey(l *lane) health.Key {
+	return health.Key{Peer: m.s.incarnation, Transport: l.transport, Path: l.path}
+}
+
+// blame takes in a failure of a lane's path, as for frames.
+func (m *mover) blameLocked(l *lane, f health.Failure) {
+	e := m.s.e
+	switch {
+	case m.dead != nil:
+	case !health.Blame(f.Kind, f.Facts):
+		e.stats.excused[excuse(f.Kind)].Add(1)
+	case !f.Began.IsZero() && e.freeze.Since(f.Began):
+		e.stats.voided[voidPathError].Add(1)
+	default:
+		e.stats.of(l.transport).errors[f.Kind-health.EndpointEnded].Add(1)
+		e.watch.failed(m.healthKey(l), f)
+	}
+}
+
+// failedLocked paces the next attempt over a lane.
+func (m *mover) laneFailedLocked(l *lane, now time.Time, reason string) {
+	l.trouble, l.outdated = reason, 0
+	l.retryAt = now.Add(m.s.e.spread(min(laneRetry, reconnectMin<<min(l.failures, 10))))
+	l.failures++
+}

@@ -1,0 +1,198 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/descriptor"
+	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// Close ends the region's use, in order: it leaves the descriptor, those who
+// have read that are told, and each is waited for until it says that it has no
+// transfer under way and nothing mapped, is dead, or has been silent for twice
+// the longest deadline and has no endpoint here; then every transport gives the
+// region up. A consumer of memory that was exported by a handle is waited for
+// however long it is silent, unless [Engine.RetireMappings] says that it is
+// gone: it may map the memory without an endpoint.
+//
+// nil means that nothing of Hawser's can touch the memory any more: host memory
+// is unmapped, a GPU's may be freed. Otherwise the error has code [Busy] and
+// names who holds the region; it stays withdrawn, and Close can be called again.
+func (r *Region) Close(ctx context.Context) error {
+	ctx = orBackground(ctx)
+	r.m.withdraw(r)
+	select {
+	case r.closing <- struct{}{}:
+		defer func() { <-r.closing }()
+	case <-ctx.Done():
+		return busy(r, []string{"another call of Close"})
+	}
+	if err := r.m.release(ctx, r); err != nil {
+		return err
+	}
+	r.m.mu.Lock()
+	defer r.m.mu.Unlock()
+	if r.released {
+		return nil
+	}
+	r.released = true
+	r.closeFile()
+	r.m.removeLocked(r)
+	r.m.e.stats.RegionsClosed.Add(1)
+	return r.unmap()
+}
+
+// withdraw takes a region out of the descriptor, and leaves a tombstone. It is
+// idempotent.
+func (m *memory) withdraw(r *Region) {
+	r.shut.Store(true)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.withdrawn {
+		return
+	}
+	r.withdrawn = true
+	if r.opts.Private || r.published == 0 {
+		return
+	}
+	m.tombstones = append(m.tombstones, r.capability)
+	m.tombstones = slices.Clone(m.tombstones[max(0, len(m.tombstones)-descriptor.MaxTombstones):])
+	for _, x := range m.readers {
+		if x.described >= r.published {
+			x.holds[r] = struct{}{}
+		}
+	}
+	m.changedLocked()
+}
+
+// silenceCheck is how often Close looks whether a silent reader has been so for
+// long enough.
+const silenceCheck = time.Second
+
+// release waits until nobody uses a withdrawn region, and has every transport
+// give it up.
+func (m *memory) release(ctx context.Context, r *Region) error {
+	for {
+		m.mu.Lock()
+		holders, changed := m.holdersLocked(r, time.Now()), m.changed
+		m.mu.Unlock()
+		if len(holders) == 0 {
+			break
+		}
+		select {
+		case <-changed:
+		case <-time.After(silenceCheck):
+		case <-ctx.Done():
+			return busy(r, holders)
+		}
+		m.e.freeze.Awake()
+	}
+	select {
+	case <-m.leases.Idle(r):
+	case <-ctx.Done():
+		return busy(r, []string{fmt.Sprintf("%d of this engine's transfers", m.leases.Held(r))})
+	}
+	return m.deregister(ctx, r)
+}
+
+// holdersLocked names the readers that may still use a region.
+func (m *memory) holdersLocked(r *Region, now time.Time) (names []string) {
+	for _, x := range m.readers {
+		if _, ok := x.holds[r]; !ok {
+			continue
+		}
+		if !r.exported() && x.silentFor(m.e, now) >= m.e.silence() && m.gates.shut(x.incarnation) == 0 {
+			delete(x.holds, r)
+			continue
+		}
+		name := "consumer " + x.name + " (" + x.incarnation.Short() + ")"
+		if now.Sub(x.heard) > 2*helloMax {
+			name += fmt.Sprintf(", silent for %v", now.Sub(x.heard).Round(time.Second))
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// deregister has every transport give a region up.
+func (m *memory) deregister(ctx context.Context, r *Region) error {
+	m.mu.Lock()
+	at := make(map[*pluginhost.Instance]*registration, len(r.at))
+	for inst, g := range r.at {
+		at[inst] = g
+	}
+	abandoned := slices.Clone(r.abandoned)
+	m.mu.Unlock()
+	var mu sync.Mutex
+	var left []string
+	var calls sync.WaitGroup
+	for inst, g := range at {
+		calls.Go(func() {
+			if err := m.deregisterAt(ctx, r, inst, g); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, err.Error())
+			}
+		})
+	}
+	for _, inst := range abandoned {
+		calls.Go(func() {
+			select {
+			case <-inst.Gone:
+			case <-ctx.Done():
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, fmt.Sprintf("instance %d of transport %s, which does not die", inst.ID, inst.Name))
+			}
+		})
+	}
+	calls.Wait()
+	if len(left) > 0 {
+		slices.Sort(left)
+		return busy(r, left)
+	}
+	return nil
+}
+
+// deregisterAt repeats the call until the transport has given the region up, or
+// is gone.
+func (m *memory) deregisterAt(ctx context.Context, r *Region, inst *pluginhost.Instance, g *registration) error {
+	select {
+	case <-g.done: // Register is not overtaken
+	case <-ctx.Done():
+		return sdk.Errorf(sdk.Busy, "transport %s is still registering it", inst.Name)
+	}
+	for wait := helloMin; ; wait = min(2*wait, helloMax) {
+		if isClosed(inst.Gone) {
+			return nil
+		}
+		call, cancel := context.WithTimeout(ctx, registerTimeout)
+		err := inst.Mover.Deregister(call, r.capability)
+		cancel()
+		if err == nil {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(r.at, inst)
+			return nil
+		}
+		select {
+		case <-inst.Gone:
+			return nil
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return sdk.Errorf(sdk.Busy, "transport %s: %w", inst.Name, err)
+		}
+		m.e.freeze.Awake()
+	}
+}
+
+func busy(r *Region, holders []string) error {
+	return sdk.Errorf(sdk.Busy, "close region %s: it is held by %s; it is withdrawn, call Close again", r.capability.Short(), strings.Join(holders, "; "))
+}

@@ -1,0 +1,163 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/hawser-transport/hawser/engine/internal/descriptor"
+	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// What a source has told this engine's transports of the provider's regions.
+
+type announceKey struct {
+	inst   *pluginhost.Instance
+	buffer bufferKey
+}
+
+// announcement is what one instance knows of one region. The source's lock
+// guards it.
+type announcement struct {
+	remote uint64 // the provider's instance whose attributes it has
+	ready  bool   // the call has returned nil
+	calls  bool   // a call is under way
+	err    error
+	retry  time.Time // when to try again after an error
+	used   time.Time
+}
+
+// knowledge is what an instance knows of a region.
+type knowledge uint8
+
+const (
+	knows    knowledge = iota
+	learns             // it is being told, and the mover will look again
+	declines           // it would not hear of it a moment ago
+)
+
+// announcedLocked tells whether an instance knows a region as the provider's
+// instance published it; if not, it is told.
+func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer, k bufferKey, w *descriptor.Way, now time.Time) knowledge {
+	key := announceKey{inst, k}
+	x := s.told[key]
+	if x == nil {
+		x = &announcement{}
+		s.told[key] = x
+	}
+	x.used = now
+	switch {
+	case x.ready && x.remote == w.Instance:
+		return knows
+	case x.calls:
+		return learns
+	case now.Before(x.retry) || s.dead != nil:
+		return declines
+	}
+	x.calls, x.ready, x.remote = true, false, w.Instance
+	r := sdk.RemoteRegion{
+		Provider: s.incarnation, Instance: w.Instance, Capability: b.Capability, Kind: b.Kind,
+		Base: b.Base, Length: b.Length, Writable: b.Writable, Attributes: w.Attributes, Version: s.newest,
+	}
+	if s.desc != nil {
+		r.Version = s.desc.Version
+	}
+	s.e.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.e.ctx, registerTimeout)
+		err := inst.Mover.Announce(ctx, r)
+		cancel()
+		s.mu.Lock()
+		x.calls, x.ready, x.err = false, err == nil, err
+		if err != nil {
+			x.retry = time.Now().Add(s.e.spread(helloMax))
+		}
+		gone := s.told[key] != x
+		s.mu.Unlock()
+		if gone { // taken back meanwhile, or the provider is dead, or the instance
+			s.takeBack(inst, r.Capability)
+			s.mu.Lock()
+			s.leftLocked(k)
+			s.mu.Unlock()
+		}
+		s.mover.stir()
+	})
+	return learns
+}
+
+// instancesLocked lists the instances that were told anything.
+func (s *source) instancesLocked() (insts []*pluginhost.Instance) {
+	for k := range s.told {
+		if !slices.Contains(insts, k.inst) {
+			insts = append(insts, k.inst)
+		}
+	}
+	return insts
+}
+
+// toldLocked reports whether any instance was told of a region.
+func (s *source) toldLocked(k bufferKey) bool {
+	for key := range s.told {
+		if key.buffer == k {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetLocked takes one announcement back. Until that is done the region counts
+// as in use.
+func (s *source) forgetLocked(k announceKey) {
+	x := s.told[k]
+	delete(s.told, k)
+	s.leaving[k.buffer]++
+	if x.calls {
+		return // the call's end does it
+	}
+	s.e.tasks.Go(func() {
+		if !k.buffer.c.IsZero() { // what older providers have is replaced by the next, or goes with all
+			s.takeBack(k.inst, k.buffer.c)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.leftLocked(k.buffer)
+	})
+}
+
+// dropLocked forgets an announcement that needs no taking back, but for a call
+// that is under way.
+func (s *source) dropLocked(k announceKey) {
+	if s.told[k].calls {
+		s.leaving[k.buffer]++
+	}
+	delete(s.told, k)
+}
+
+// leftLocked is one withdrawal less under way.
+func (s *source) leftLocked(k bufferKey) {
+	if s.leaving[k]--; s.leaving[k] <= 0 {
+		delete(s.leaving, k)
+	}
+}
+
+// takeBack has an instance give up a region of the provider's, or all of them,
+// however long that takes.
+func (s *source) takeBack(inst *pluginhost.Instance, c sdk.Capability) {
+	for wait := helloMin; ; wait = min(2*wait, helloMax) {
+		ctx, cancel := context.WithTimeout(s.e.ctx, registerTimeout)
+		err := inst.Mover.Withdraw(ctx, s.incarnation, c)
+		cancel()
+		if err == nil || s.e.ctx.Err() != nil {
+			return
+		}
+		s.e.log.Debug("region not taken back yet", "transport", inst.Name, "peer", s.a.peer(), "region", c, "error", err)
+		select {
+		case <-inst.Gone:
+			return
+		case <-time.After(wait):
+		case <-s.e.ctx.Done():
+			return
+		}
+		s.e.freeze.Awake()
+	}
+}
