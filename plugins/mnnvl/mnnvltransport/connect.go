@@ -50,7 +50,10 @@ func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h s
 	if err := carries(target); err != nil {
 		return nil, nil, err
 	}
-	return t.Answer(target, raw, func() *endpoint { return newEndpoint(t, target, h) })
+	return t.Answer(target, raw, func() (*endpoint, func(bootstrap.Token, time.Duration)) {
+		e := newEndpoint(t, target, h)
+		return e, e.await
+	})
 }
 
 func carries(target sdk.Target) error {

@@ -186,8 +186,8 @@ func (e *endpoint) attach(conn net.Conn) bool {
 	return true
 }
 
-// Await is an accepted endpoint's goroutine until its peer arrives.
-func (e *endpoint) Await(token bootstrap.Token, wait time.Duration) {
+// await is an accepted endpoint's goroutine until its peer arrives.
+func (e *endpoint) await(token bootstrap.Token, wait time.Duration) {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {

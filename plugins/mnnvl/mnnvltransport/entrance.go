@@ -116,7 +116,7 @@ func (n *entrance) hear(raw net.Conn) (kept bool) {
 	if verdict == bootstrap.NotHawser {
 		return false
 	}
-	if verdict == bootstrap.Welcome && j.Kind != bootstrap.Frames {
+	if verdict == bootstrap.Welcome && j.Kind != bootstrap.Memory {
 		verdict = bootstrap.WrongKind
 	}
 	var e *endpoint

@@ -371,7 +371,7 @@ func TestWarmWorkers(t *testing.T) {
 // any case, and what is done is right.
 func TestEachCallFails(t *testing.T) {
 	const size = 4096
-	calls := map[string]int{}
+	calls, runs := map[string]int{}, 0
 	for _, call := range []string{
 		"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemAddressFree",
 		"cuMemRelease", "cuMemHostRegister", "cuMemHostUnregister", "cuStreamCreate", "cuStreamDestroy", "cuMemcpyAsync",
@@ -382,7 +382,7 @@ func TestEachCallFails(t *testing.T) {
 			for after := range 2 {
 				t.Run(fmt.Sprintf("%s/%v/%d", call, kind, after), func(t *testing.T) {
 					l := newLab(t, func(*simcuda.Options) {})
-					l.kinds = []cuda.Kind{kind}
+					l.kinds, runs = []cuda.Kind{kind}, runs+1
 					d := l.process(t).(*simcuda.Driver)
 					b := l.start(t, l.transport(t), 2)
 					theirs := l.on(t, 1, size)
@@ -409,7 +409,7 @@ func TestEachCallFails(t *testing.T) {
 			}
 		}
 	}
-	if len(calls) < 20 {
+	if runs > 90 && len(calls) < 20 { // all of them
 		t.Errorf("only these calls have failed: %v", calls)
 	}
 }
@@ -507,7 +507,7 @@ func TestWaitsForTheEvent(t *testing.T) {
 	other.must(opOf(sdk.Write, here, there, 1))
 	select {
 	case c := <-late:
-		t.Errorf("%v (%v) before the producer had ended", c.Outcome, c.Code)
+		t.Fatalf("%v (%v) before the producer had ended", c.Outcome, c.Code)
 	default: // unless all this has taken longer than the producer
 	}
 	w.ep.Close()
@@ -557,6 +557,9 @@ func TestHandover(t *testing.T) {
 	there.deregister(t)
 	if f, err := fetch(ctx, e.door, e.ticket, there.Capability); !errors.Is(err, sdk.StaleCapability) {
 		t.Errorf("a region that was forgotten: %v, %v", f, err)
+	}
+	if n := len(b.Transport.(*Transport).regions.tickets); n > 0 {
+		t.Errorf("%d tickets are left", n)
 	}
 }
 
