@@ -14,11 +14,20 @@ export HAWSER_GPU_TEST=1 HAWSER_MNNVL_PLUGIN=$here/hawser-mnnvl
 failed=0
 summary=()
 
+# all is how long the whole may take, in seconds.
+all=460
+
 # part NAME SECONDS BINARY FLAGS...: one run, for so long at most.
 part() {
 	local name=$1 limit=$2 binary=$3
 	shift 3
-	local began=$SECONDS state=ok
+	local began=$SECONDS state=ok left=$((all - SECONDS))
+	[ "$limit" -le "$left" ] || limit=$left
+	if [ "$limit" -lt 10 ]; then
+		failed=1
+		summary+=("$(printf '%-14s | %-12s' "$name" "NO TIME LEFT")")
+		return
+	fi
 	echo "== $name"
 	(cd "$here" && timeout -k 5 "$limit" "./$binary" -test.v -test.timeout "${limit}s" "$@") </dev/null >"$logs/$name.log" 2>&1
 	local rc=$?
@@ -44,9 +53,9 @@ part event 45 mnnvl.test -test.run 'TestEventRounds|TestWaitsForTheEvent'
 part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
 part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
 part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'
-part suite 90 mnnvl.test -test.run 'TestConformance$'
-part suite-ipc 90 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
-part suite-fd 60 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'
+part suite 120 mnnvl.test -test.run 'TestConformance$'
+part suite-ipc 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
+part suite-fd 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'
 part libcuda 60 libcuda.test -test.run 'TestTable'
 part calls 30 libcuda.test -test.run 'NONE' -test.bench 'Calls/(hop|copy.*[46] KiB|query)' -test.benchtime 1000x
 part nvml 20 nvml.test

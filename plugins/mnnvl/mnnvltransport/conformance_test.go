@@ -95,7 +95,7 @@ func plugin(t testing.TB, tags ...string) string {
 func (l *lab) binary(t testing.TB, path string) sdk.Transport {
 	t.Helper()
 	if hardware() != nil {
-		return sdktest.Binary(t, path)
+		return sdktest.Binary(t, path, os.Environ()...) // where the driver's library is
 	}
 	return sdktest.Binary(t, path, "HAWSER_CUDA_SIM="+l.file(t))
 }

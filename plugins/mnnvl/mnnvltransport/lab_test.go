@@ -120,13 +120,22 @@ func (l *lab) process(t testing.TB) cuda.Driver {
 // transport makes one in a process of its own.
 func (l *lab) transport(t testing.TB) *Transport { return New(l.process(t), l.gpus()) }
 
-// gpus is what the management library would say of the machine.
+// gpus is what the management library says of the machine, asked once: it takes
+// its time.
 func (l *lab) gpus() nvml.Reader {
 	if hardware() != nil {
-		return nvml.New()
+		return linked()
 	}
 	return nvml.Fake{}
 }
+
+var linked = sync.OnceValue(func() nvml.Fake {
+	gpus, err := nvml.New().GPUs()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return gpus
+})
 
 // file writes the options for a plugin's binary.
 func (l *lab) file(t testing.TB) string {
