@@ -136,5 +136,11 @@ var gpus = []mutant{
 		"false {", mnnvl, "TestPostedIsBounded", false},
 	{"mappings: what is forgotten has gone", "sdk/mapping/cache.go",
 		"if meant(m.source.Key) {\n\t\t\t\treturn",
-		"if false {\n\t\t\t\treturn", mnnvl, "TestWithdrawWaits", false},
+		"if false {\n\t\t\t\treturn", "sdk/mapping", "TestForget", false},
+	{"mnnvl: descriptors repeat", mnnvl + "/export.go",
+		"\treturn mapping.Kind{Name: k.String()}\n",
+		"\treturn mapping.Kind{Name: k.String(), UniqueHandles: true}\n", mnnvl, "TestOlderDescriptors", false},
+	{"mnnvl: IPC handles repeat", mnnvl + "/export.go",
+		"ExclusiveBase: true}",
+		"ExclusiveBase: true, UniqueHandles: true}", mnnvl, "TestOlderDescriptors", false},
 }

@@ -69,7 +69,7 @@ func (t *Transport) openDevice(info cuda.Info, fabric nvml.Fabric) (*device, err
 // probe tries which kinds of handles the driver grants.
 func (d *device) probe() error {
 	return d.imports.Do(func(c cuda.Context) error {
-		for _, k := range []cuda.Kind{cuda.Fabric, cuda.PosixFD, cuda.IPC} {
+		for _, k := range everyKind() {
 			a, err := cuda.Allocate(c, 1, k)
 			if err == nil {
 				d.grants = append(d.grants, k)

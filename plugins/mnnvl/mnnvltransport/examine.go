@@ -112,7 +112,7 @@ func (x *examination) device(ctx context.Context, info cuda.Info, before map[cud
 func (x *examination) handles(subject string, d *device) {
 	subject += " handles"
 	var can, cannot []string
-	for _, k := range []cuda.Kind{cuda.Fabric, cuda.PosixFD, cuda.IPC} {
+	for _, k := range everyKind() {
 		if slices.Contains(d.grants, k) {
 			can = append(can, k.String())
 		} else {

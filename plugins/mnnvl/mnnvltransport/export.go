@@ -29,18 +29,31 @@ type export struct {
 	fabric  nvml.Fabric
 }
 
-// kinds are package mapping's for each of the handles' kinds. A fabric handle is
-// another for each allocation. A descriptor and an IPC handle repeat, and an IPC
-// mapping has to be closed before its base is opened again.
-var kinds = map[cuda.Kind]mapping.Kind{
-	cuda.Fabric:  {Name: "fabric", UniqueHandles: true},
-	cuda.PosixFD: {Name: "fd"},
-	cuda.IPC:     {Name: "ipc", ExclusiveBase: true},
+// everyKind lists the kinds of handles, the one that reaches furthest first.
+func everyKind() []cuda.Kind { return []cuda.Kind{cuda.Fabric, cuda.PosixFD, cuda.IPC} }
+
+// handleKind is package mapping's. A fabric handle is another for each
+// allocation. A descriptor and an IPC handle repeat, and an IPC mapping has to
+// be closed before its base is opened again.
+func handleKind(k cuda.Kind) mapping.Kind {
+	switch k {
+	case cuda.Fabric:
+		return mapping.Kind{Name: k.String(), UniqueHandles: true}
+	case cuda.IPC:
+		return mapping.Kind{Name: k.String(), ExclusiveBase: true}
+	}
+	return mapping.Kind{Name: k.String()}
 }
 
 // kindOf converts the contract's kind.
 func kindOf(k sdk.HandleKind) cuda.Kind {
-	return map[sdk.HandleKind]cuda.Kind{sdk.FabricHandle: cuda.Fabric, sdk.FileHandle: cuda.PosixFD, sdk.IPCHandle: cuda.IPC}[k]
+	switch k {
+	case sdk.FabricHandle:
+		return cuda.Fabric
+	case sdk.IPCHandle:
+		return cuda.IPC
+	}
+	return cuda.PosixFD
 }
 
 // The attributes of a region.
@@ -78,8 +91,8 @@ func parseExport(a sdk.Attributes, length uint64) (e export, err error) {
 	bad := func(what string) (export, error) {
 		return export{}, sdk.Errorf(sdk.InvalidArgument, "mnnvl: a region whose %s is %q", what, a[what])
 	}
-	for k, m := range kinds {
-		if m.Name == a[attrKind] {
+	for _, k := range everyKind() {
+		if k.String() == a[attrKind] {
 			e.kind = k
 		}
 	}
@@ -124,7 +137,7 @@ func (e *export) source(k mapping.Key, length uint64, writable bool, version uin
 	if e.kind == cuda.PosixFD {
 		handle = e.ticket[:]
 	}
-	return mapping.Source{Key: k, Length: length, Kind: kinds[e.kind], Handle: handle, Attributes: a, Version: version}
+	return mapping.Source{Key: k, Length: length, Kind: handleKind(e.kind), Handle: handle, Attributes: a, Version: version}
 }
 
 // place is where a device is.
