@@ -117,7 +117,9 @@ func startWorker(t *Transport, d *device, streams int) *worker {
 	go func() {
 		defer close(w.gone)
 		// The thread is this worker's alone, as long as it runs.
-		_ = d.copies.Do(w.run)
+		if err := d.copies.Do(w.run); err != nil {
+			t.Log.Warn("something of a GPU's is left", "gpu", d.info.Ordinal, "error", err)
+		}
 	}()
 	return w
 }
