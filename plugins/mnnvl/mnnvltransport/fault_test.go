@@ -138,4 +138,3 @@ func (l *lab) event(t testing.TB) *[sdk.EventBytes]byte {
 	}
 	return (*[sdk.EventBytes]byte)(&h)
 }
-

@@ -68,4 +68,3 @@ func TestMissing(t *testing.T) {
 		})
 	}
 }
-
