@@ -2,6 +2,7 @@ package rdmatransport
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -73,9 +74,20 @@ func TestExamine(t *testing.T) {
 		{name: "the GID that was named", machine: func(*simverbs.Options) {}, settings: `{"gids": {"sim0": 3}, "devices": ["sim0"]}`, state: sdk.FindingOK,
 			want: []string{"(as the settings say)", "device sim1|ok|left out by the settings|"}},
 		{name: "a device that is not there", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim0", "mlx5_9"]}`, state: problem,
-			want: []string{"settings|problem|devices names mlx5_9, and there is sim0, sim1|correct devices"}},
-		{name: "a port that is not there", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim0/7"]}`, state: problem,
-			want: []string{"devices|problem|the settings allow no port"}},
+			want: []string{"settings|problem|devices names mlx5_9, and there is sim0, sim1|correct the settings"}},
+		{name: "a device where there is none", machine: func(o *simverbs.Options) { o.Devices = nil }, settings: `{"devices": ["sim0"]}`, state: problem,
+			want: []string{"settings|problem|devices names sim0, and there is no device at all|", "devices|absent|"}},
+		{name: "a port that is not there", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim1", "sim0/7"]}`, state: problem,
+			want: []string{"settings|problem|devices names sim0/7, and there is sim0 with port 1|correct the settings", "port sim1/1|ok|"}},
+		{name: "a GID of a device that is not there", machine: func(*simverbs.Options) {}, settings: `{"gids": {"nosuch": 1, "sim0": 3}}`, state: problem,
+			want: []string{"settings|problem|gids names nosuch, and there is sim0, sim1|"}},
+		{name: "a GID of a port that is not there", machine: func(*simverbs.Options) {}, settings: `{"gids": {"sim0/7": 1}}`, state: problem,
+			want: []string{"settings|problem|gids names sim0/7, and there is sim0 with port 1|"}},
+		{name: "a named GID that is not there", machine: func(*simverbs.Options) {}, settings: `{"gids": {"sim0": 9}}`, state: problem,
+			want: []string{"settings|problem|gids: sim0: port sim0/1 has no GID of index 9, and there is 0 fe80::1, 1 fe80::1, 2 10.77.0.1, 3 10.77.0.1|"}},
+		{name: "a named GID of a port that is down", machine: func(o *simverbs.Options) { o.Devices[0].Ports[0].Down = true }, settings: `{"gids": {"sim0": 9}}`, state: warning,
+			want: []string{"port sim0/1|warning|down"}},
+		{name: "a GID of a device that is left out", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim1"], "gids": {"sim0": 9}}`, state: sdk.FindingOK},
 		{name: "wrong settings", machine: func(*simverbs.Options) {}, settings: `{"device": 1}`, state: problem,
 			want: []string{"settings|problem|rdma settings: "}},
 	} {
@@ -112,6 +124,11 @@ func TestExamine(t *testing.T) {
 			_, err := use.Configure(t.Context(), sdk.Config{Instance: 1, Settings: settings})
 			if carries := worst == sdk.FindingOK || worst == warning || c.later; (err == nil) != carries {
 				t.Errorf("found %s, and Configure says: %v", worst, err)
+			}
+			// What a person has to correct is not what the machine lacks.
+			if wrong := strings.Contains(text.String(), "settings|problem|") || strings.Contains(text.String(), "correct gid_index"); wrong && !errors.Is(err, sdk.InvalidArgument) ||
+				!wrong && err != nil && !errors.Is(err, sdk.Unsupported) {
+				t.Errorf("the settings are wrong: %v, and Configure says: %v", wrong, err)
 			}
 			_ = use.Close(t.Context())
 		})
