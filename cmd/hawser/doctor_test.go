@@ -69,7 +69,7 @@ func TestDoctorRDMA(t *testing.T) {
 		{"no library", `"Missing": "libibverbs.so.1"`, false, []string{"devices|absent|missing libibverbs.so.1"}},
 		{"no device", `"Devices": []`, false, []string{"devices|absent|no RDMA device|an RDMA device with its driver is needed"}},
 		{"no permission", device(`"OpenError": 13,`, "", gid(0, v4, 2)), false, []string{"device sim0|problem|", "permission denied|let this user open /dev/infiniband"}},
-		{"memlock too low", device(`"Memlock": 65536,`, "", gid(0, v4, 2)), false, []string{"device sim0|problem|missing locked memory for 1024 KiB"}},
+		{"memlock too low", device(`"Memlock": 65536,`, "", gid(0, v4, 2)), false, []string{"device sim0|problem|missing locked memory for 2048 KiB"}},
 		{"port down", device("", `"Down": true,`, gid(0, v4, 2)), false, []string{"port sim0/1|problem|down", "|`ip link set eth7 up`"}},
 		{"only a link-local GID", device("", "", gid(0, local, 2)), true, []string{"port sim0/1|warning|active", "GID 0 fe80::1 roce-v2 (the only one)|a link-local GID"}},
 		{"v1 only", device("", "", gid(0, v4, 1)), true, []string{"port sim0/1|warning|active", "GID 0 10.77.0.1 roce-v1 (the only one)|RoCE v1"}},

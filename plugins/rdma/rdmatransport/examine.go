@@ -177,12 +177,17 @@ func (x *examination) memlock(limit int) {
 	wanted := x.t.settings.ReceiveDepth
 	text := "memory that may be locked is unlimited"
 	if limit < math.MaxInt {
-		text = fmt.Sprintf("%d KiB of memory may be locked, by %d devices", limit>>10, x.devices)
+		text = fmt.Sprintf("%d KiB of memory may be locked, by %d devices together", limit>>10, x.devices)
 	}
-	if n := receiveBuffers(wanted, limit/x.devices); n < wanted {
-		x.add("memlock", sdk.FindingWarning, fmt.Sprintf("%s: that makes %d of the %d receive buffers of 64 KiB that receive_depth asks for", text, n, wanted),
-			fmt.Sprintf("%s; %d MiB are needed, or a lower receive_depth", raiseMemlock, 2*wanted*maxFrame*x.devices>>20))
-		return
+	do := fmt.Sprintf("%s; %d MiB are needed, or a lower receive_depth or fewer devices", raiseMemlock, 2*wanted*maxFrame*x.devices>>20)
+	switch n := receiveBuffers(wanted, limit/x.devices); {
+	case limit < leastLocked:
+		x.add("memlock", sdk.FindingProblem, fmt.Sprintf("%s: a device works with %d KiB at least", text, leastLocked>>10), do)
+	case limit/x.devices < leastLocked:
+		x.add("memlock", sdk.FindingWarning, fmt.Sprintf("%s: enough for %d of them, with %d KiB each at least", text, limit/leastLocked, leastLocked>>10), do)
+	case n < wanted:
+		x.add("memlock", sdk.FindingWarning, fmt.Sprintf("%s: that makes %d of the %d receive buffers of 64 KiB that receive_depth asks for, of each", text, n, wanted), do)
+	default:
+		x.add("memlock", sdk.FindingOK, fmt.Sprintf("%s: enough for receive_depth %d", text, wanted), "")
 	}
-	x.add("memlock", sdk.FindingOK, fmt.Sprintf("%s: enough for receive_depth %d", text, wanted), "")
 }

@@ -58,7 +58,7 @@ func TestExamine(t *testing.T) {
 		{name: "no permission for one", machine: func(o *simverbs.Options) { o.Devices[1].OpenError = verbs.Errno(syscall.EACCES) }, state: warning,
 			want: []string{"port sim0/1|ok|", "device sim1|warning|"}},
 		{name: "memlock too low", machine: each(func(d *simverbs.Device) { d.Memlock = 64 << 10 }), state: problem,
-			want: []string{"device sim0|problem|missing locked memory for 1024 KiB: the simulated limit is 64 KiB", "|raise RLIMIT_MEMLOCK"}},
+			want: []string{"device sim0|problem|missing locked memory for 2048 KiB: the simulated limit is 64 KiB", "|raise RLIMIT_MEMLOCK"}},
 		{name: "ports down", machine: each(func(d *simverbs.Device) { d.Ports[0].Down = true }), state: problem, later: true,
 			want: []string{"port sim0/1|problem|down, ethernet", "|`ip link set eth0 up`"}},
 		{name: "a port down", machine: func(o *simverbs.Options) { o.Devices[0].Ports[0].Down = true }, state: warning,
@@ -142,11 +142,15 @@ func TestExamineMemlock(t *testing.T) {
 		want                  string
 	}{
 		{256, 1, math.MaxInt, "ok|memory that may be locked is unlimited: enough for receive_depth 256|"},
-		{256, 1, 32 << 20, "ok|32768 KiB of memory may be locked, by 1 devices: enough"},
-		{256, 1, 8 << 20, "warning|8192 KiB of memory may be locked, by 1 devices: that makes 64 of the 256 receive buffers of 64 KiB that receive_depth asks for|raise the memlock limit"},
+		{256, 1, 32 << 20, "ok|32768 KiB of memory may be locked, by 1 devices together: enough"},
+		{256, 1, 8 << 20, "warning|8192 KiB of memory may be locked, by 1 devices together: that makes 64 of the 256 receive buffers of 64 KiB that receive_depth asks for, of each|raise the memlock limit"},
 		{256, 2, 32 << 20, "that makes 128 of the 256"},
 		{256, 2, 32 << 20, "64 MiB are needed"},
-		{16, 2, 64 << 10, "ok|"}, // the least is made all the same, or fails
+		{16, 2, 4 << 20, "ok|4096 KiB"},
+		{256, 2, 4 << 20, "warning|4096 KiB of memory may be locked, by 2 devices together: that makes 16 of the 256"},
+		{16, 3, 4<<20 + 1<<19, "warning|4608 KiB of memory may be locked, by 3 devices together: enough for 2 of them, with 2048 KiB each"},
+		{16, 1, 2<<20 - 1, "problem|2047 KiB of memory may be locked, by 1 devices together: a device works with 2048 KiB at least|raise the memlock limit"},
+		{256, 2, 0, "problem|0 KiB of memory may be locked, by 2 devices together: a device works with 2048 KiB at least|raise the memlock limit"},
 	} {
 		x := examination{t: &Transport{settings: settings{ReceiveDepth: c.depth}}, devices: c.devices}
 		x.memlock(c.limit)

@@ -141,6 +141,7 @@ func (t *Transport) open() error {
 		t.log.Warn("not used", "error", err)
 	}
 	for _, d := range t.devices {
+		d.sharers = len(t.devices)
 		d.tasks.Go(d.listen)
 	}
 	return nil
