@@ -350,3 +350,14 @@ func TestDemoWithoutHawserFaulty(t *testing.T) {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
+
+// TestDemoRDMAWithoutADevice: the rows of rdma's table would run over tcp.
+func TestDemoRDMAWithoutADevice(t *testing.T) {
+	if doctor(t, "rdma").OK {
+		t.Skip("this machine has RDMA devices")
+	}
+	out, errs, code := output(t, hawser(t, "demo", "--set", "rdma", "--row", "no fault", "-o", "json"))
+	if code != 3 || strings.Contains(out, "rows_held") || !strings.Contains(errs, "rdma cannot carry on this machine: devices: ") || !strings.Contains(errs, "use --simulate") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}
