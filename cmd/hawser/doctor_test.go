@@ -146,9 +146,34 @@ func TestDoctorBesideANode(t *testing.T) {
 
 // What is no good before anything is examined is not a finding.
 func TestDoctorWithoutAConfiguration(t *testing.T) {
-	for _, args := range [][]string{{"--config", "/nowhere"}, {"T!"}, {"--plugins-dir", "/nowhere"}} {
-		if _, errs, code := output(t, hawser(t, append([]string{"doctor"}, args...)...)); code != 1 || errs == "" {
-			t.Errorf("%v: %d, %s", args, code, errs)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--config", "/nowhere"}, "/nowhere"},
+		{[]string{"T!"}, `"T!" is no name of a transport`},
+		{[]string{"RDMA"}, `"RDMA" is no name of a transport`},
+		{[]string{"rdma", "rdma"}, "rdma is named twice"},
+		{[]string{"--plugins-dir", "/nowhere"}, "/nowhere"},
+	} {
+		_, errs, code := output(t, hawser(t, append([]string{"doctor"}, c.args...)...))
+		if code != 1 || !strings.Contains(errs, c.want) || strings.Contains(errs, "transports[") {
+			t.Errorf("%v: %d, %s", c.args, code, errs)
 		}
+	}
+}
+
+// A simulated host that is not as it should be is a fault of its own: the
+// machine lacks nothing.
+func TestDoctorOfAWrongSimulation(t *testing.T) {
+	dir := t.TempDir()
+	host, config := filepath.Join(dir, "host.json"), filepath.Join(dir, "c.yaml")
+	text := "transports: [{name: rdma, env: {HAWSER_RDMA_SIM: " + host + "}}]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := doctor(t, "--config", config, "rdma").text("rdma")
+	if want := "devices|problem|HAWSER_RDMA_SIM: the simulated host: open " + host + ": no such file or directory|\n"; !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
 	}
 }

@@ -100,7 +100,11 @@ func (t *Transport) Configure(_ context.Context, cfg sdk.Config) (sdk.Setup, err
 func (t *Transport) open() error {
 	infos, err := t.provider.Devices()
 	if err != nil {
-		return sdk.Errorf(sdk.Unsupported, "rdma: %w", advise(err))
+		code := sdk.Unsupported
+		if errors.Is(err, sdk.InvalidArgument) { // of a simulation
+			code = sdk.InvalidArgument
+		}
+		return sdk.Errorf(code, "rdma: %w", advise(err))
 	}
 	t.faults = t.settings.strangers(infos)
 	var troubles []error

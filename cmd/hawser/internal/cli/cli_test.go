@@ -116,7 +116,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"recv", "-o", "xml"}, []string{"must be text or json"}},
 		{[]string{"node", "--listen", "0.0.0.0:1"}, []string{"control.listen", "not a loopback address"}},
 		{[]string{"node", "--log-level", "loud"}, []string{"--log-level"}},
-		{[]string{"node", "--transports", "T!"}, []string{"transports[0].name: must be 1 to 32 of [a-z0-9-]"}},
+		{[]string{"node", "--transports", "T!"}, []string{"--transports: \"T!\" is no name of a transport: 1 to 32 of [a-z0-9-]"}},
 		{[]string{"demo", "--row", "nosuch"}, []string{`no row is called "nosuch"; there are "no fault"`}},
 		{[]string{"demo", "--row", "killed"}, []string{"more than one row matches"}},
 		{[]string{"demo", "--count", "3"}, []string{"--count must be 400"}},
