@@ -18,11 +18,18 @@ import (
 // Settings name a device, mlx5_0, or one of its ports, mlx5_0/1: of verbs' 63
 // bytes at most, and numbers from 1 to 255.
 const (
-	namePattern = `^[!-.0-~]{1,63}(/([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-5]))?$`
+	namePattern = `^[!-.0-~]{1,63}(/[1-9][0-9]{0,2})?$` // errors show it to people
+	maxPort     = 255
 	nameForm    = "a device, as mlx5_0, or a port with its number from 1 to 255, as mlx5_0/1"
 )
 
-var validName = regexp.MustCompile(namePattern)
+var nameLike = regexp.MustCompile(namePattern)
+
+func validName(name string) bool {
+	_, port, _ := strings.Cut(name, "/")
+	number, _ := strconv.Atoi(port)
+	return nameLike.MatchString(name) && number <= maxPort
+}
 
 // correctNames is what to do about names that this machine does not have.
 const correctNames = "correct the settings, or leave the name out; `rdma link` and `ip address` show what there is"
@@ -64,7 +71,7 @@ func parseWant(raw json.RawMessage) (rail.Want, error) {
 // checkNames checks the form of all names, which needs no machine.
 func (s *settings) checkNames() error {
 	for i, name := range s.Devices {
-		if !validName.MatchString(name) {
+		if !validName(name) {
 			return fmt.Errorf("devices holds %q, must be %s", name, nameForm)
 		}
 		device, _, _ := strings.Cut(name, "/")
@@ -75,7 +82,7 @@ func (s *settings) checkNames() error {
 		}
 	}
 	for _, name := range s.names()["gids"] {
-		if !validName.MatchString(name) {
+		if !validName(name) {
 			return fmt.Errorf("gids has the name %q, must be %s", name, nameForm)
 		}
 	}

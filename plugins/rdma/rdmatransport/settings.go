@@ -26,8 +26,8 @@ const schema = `{
       "description": "Index of the GID that every port uses. -1 chooses: RoCE v2 over v1, global over link-local, IPv4 over IPv6."
     },
     "gids": {
-      "type": "object", "propertyNames": {"pattern": "` + namePattern + `"},
-      "additionalProperties": {"type": ["integer", "string"], "minimum": 0, "maximum": 65535, "pattern": "^[0-9a-fA-F:.]+$"},
+      "type": "object", "additionalProperties": false,
+      "patternProperties": {"` + namePattern + `": {"type": ["integer", "string"], "minimum": 0, "maximum": 65535, "pattern": "^[0-9a-fA-F:.]+$"}},
       "description": "The same for single devices or ports: by name, the GID's index or its address. A port that is active must have it."
     },
     "receive_depth": {

@@ -121,7 +121,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"demo", "--row", "killed"}, []string{"more than one row matches"}},
 		{[]string{"demo", "--count", "3"}, []string{"--count must be 400"}},
 		{[]string{"bench", "notify", "--rounds", "0"}, []string{"--rounds must be at least 1, not 0"}},
-		{[]string{"bench", "notify", "--transport", "T!"}, []string{"transports[0].name"}},
+		{[]string{"bench", "notify", "--transport", "T!"}, []string{"--transport: \"T!\" is no name of a transport"}},
 		{[]string{"plugin", "describe"}, []string{"missing argument: a plugin's name"}},
 		{[]string{"plugin", "verify", "nosuch"}, []string{`no plugin "nosuch" is configured`}},
 		{[]string{"config", "check", "a", "--config", "b"}, []string{"exclude each other"}},
