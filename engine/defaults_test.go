@@ -55,7 +55,7 @@ func TestUnsupportedTransport(t *testing.T) {
 				t.Errorf("%d tries, %+v", tries.Load(), s)
 			}
 			level := map[bool]string{true: "INFO", false: "WARN"}[optional]
-			const said = `"transport not supported here: the others carry" transport=fast`
+			const said = `"transport not supported here" transport=fast`
 			if log.count("level="+level+" msg="+said) != 1 || log.count(said) != 3 || log.has("level=ERROR") || optional && log.has("level=WARN") {
 				t.Errorf("optional %v, the log: %s", optional, log.b.String())
 			}
@@ -97,6 +97,20 @@ func TestDefaultTransportNotInstalled(t *testing.T) {
 	listed.Transports = []TransportConfig{{Name: "rdma"}, {Name: "tcp"}}
 	if got := pluginStates(t, listed); got["rdma"] != PluginMissing {
 		t.Errorf("of one that is listed: %v", got)
+	}
+	// There and of no use is not the same as not installed.
+	if err := os.WriteFile(dir+"/hawser-rdma", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := states(); got["rdma"] != PluginMissing {
+		t.Errorf("not executable: %v", got)
+	}
+	if _, list, err := Examine(t.Context(), cfg); err != nil || !list[0].Troubled() || list[0].Findings[0].State != FindingProblem ||
+		!strings.Contains(list[0].Findings[0].Found, "not executable: chmod +x it") {
+		t.Errorf("not executable: %+v, %v", list, err)
+	}
+	if err := os.Remove(dir + "/hawser-rdma"); err != nil {
+		t.Fatal(err)
 	}
 	script(t, dir, "hawser-rdma", "exit 0")
 	if got := states(); got["rdma"] != PluginUnlisted {

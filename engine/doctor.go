@@ -88,7 +88,7 @@ func (f *finder) examine(ctx context.Context, c TransportConfig, opts pluginhost
 	spec, err := f.spec(c)
 	if err != nil {
 		state := FindingProblem
-		if c.optional {
+		if c.leavesOut(err) {
 			state = FindingAbsent
 		}
 		x.Findings = []Finding{{Subject: "plugin", State: state, Found: strings.TrimPrefix(err.Error(), "transport "+c.Name+": ")}}

@@ -96,7 +96,7 @@ func FindPlugins(cfg Config) ([]PluginInfo, error) {
 			continue
 		}
 		p := f.plugin(t)
-		if t.optional && p.Path == "" && p.Approved == "" {
+		if t.leavesOut(p.Err) && p.Approved == "" {
 			continue
 		}
 		if t.SHA256 != "" {

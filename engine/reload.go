@@ -47,7 +47,7 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 		switch {
 		case err == nil:
 			configs, specs = append(configs, c), append(specs, spec)
-		case !c.optional || e.transports.lists(c.Name):
+		case !c.leavesOut(err) || e.transports.lists(c.Name):
 			return err // nothing was changed
 		}
 	}

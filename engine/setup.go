@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -90,6 +91,12 @@ func newFinder(c PluginsConfig) (*finder, error) {
 		return nil, err
 	}
 	return &finder{dirs: PluginDirs(c), lock: lock}, nil
+}
+
+// leavesOut says whether the error of its spec is no more than that nobody has
+// listed the transport and that it is not installed.
+func (c TransportConfig) leavesOut(err error) bool {
+	return c.optional && errors.Is(err, pluginhost.ErrNotFound)
 }
 
 // spec turns a configured transport into what the plugin host runs.

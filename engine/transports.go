@@ -73,13 +73,13 @@ func (ts *transports) prepare(e *Engine) error {
 	}
 	for i, c := range e.cfg.Transports {
 		spec, err := finder.spec(c)
-		if err != nil && c.optional {
+		if c.leavesOut(err) {
 			e.log.Info("transport not installed: it is tried by default only", "transport", c.Name)
 			continue
 		}
 		if err != nil {
 			ts.absent = append(ts.absent, absent{c.Name, err})
-			e.log.Error("transport not available: the others carry", "transport", c.Name, "error", err)
+			e.log.Error("transport not available", "transport", c.Name, "error", err)
 			continue
 		}
 		ts.set = append(ts.set, ts.newTransport(c, spec, i))
@@ -125,7 +125,7 @@ func (ts *transports) start(ctx context.Context) error {
 			// up has its own line.
 			state := t.sup.Status().State
 			if ctx.Err() == nil && state != pluginhost.Quarantined && state != pluginhost.Unsupported {
-				ts.e.log.Error("transport not started: the others carry", "transport", t.cfg.Name, "error", err)
+				ts.e.log.Error("transport not started", "transport", t.cfg.Name, "error", err)
 			}
 		}
 	}
@@ -207,7 +207,7 @@ func (t *transport) Unsupported(err error) {
 		level = slog.LevelDebug
 	}
 	t.unsupported = true
-	t.set.e.log.Log(t.set.e.ctx, level, "transport not supported here: the others carry",
+	t.set.e.log.Log(t.set.e.ctx, level, "transport not supported here",
 		"transport", t.cfg.Name, "retry", t.set.e.cfg.Plugins.QuarantineRetry(), "error", err)
 }
 

@@ -69,7 +69,7 @@ func TestDoctorRDMA(t *testing.T) {
 		{"no library", `"Missing": "libibverbs.so.1"`, false, []string{"devices|absent|missing libibverbs.so.1"}},
 		{"no device", `"Devices": []`, false, []string{"devices|absent|no RDMA device|an RDMA device with its driver is needed"}},
 		{"no permission", device(`"OpenError": 13,`, "", gid(0, v4, 2)), false, []string{"device sim0|problem|", "permission denied|let this user open /dev/infiniband"}},
-		{"memlock too low", device(`"Memlock": 65536,`, "", gid(0, v4, 2)), false, []string{"device sim0|problem|missing locked memory for 1024 KiB"}},
+		{"memlock too low", device(`"Memlock": 65536,`, "", gid(0, v4, 2)), false, []string{"device sim0|problem|missing locked memory for 2048 KiB"}},
 		{"port down", device("", `"Down": true,`, gid(0, v4, 2)), false, []string{"port sim0/1|problem|down", "|`ip link set eth7 up`"}},
 		{"only a link-local GID", device("", "", gid(0, local, 2)), true, []string{"port sim0/1|warning|active", "GID 0 fe80::1 roce-v2 (the only one)|a link-local GID"}},
 		{"v1 only", device("", "", gid(0, v4, 1)), true, []string{"port sim0/1|warning|active", "GID 0 10.77.0.1 roce-v1 (the only one)|RoCE v1"}},
@@ -146,9 +146,34 @@ func TestDoctorBesideANode(t *testing.T) {
 
 // What is no good before anything is examined is not a finding.
 func TestDoctorWithoutAConfiguration(t *testing.T) {
-	for _, args := range [][]string{{"--config", "/nowhere"}, {"T!"}, {"--plugins-dir", "/nowhere"}} {
-		if _, errs, code := output(t, hawser(t, append([]string{"doctor"}, args...)...)); code != 1 || errs == "" {
-			t.Errorf("%v: %d, %s", args, code, errs)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--config", "/nowhere"}, "/nowhere"},
+		{[]string{"T!"}, `"T!" is no name of a transport`},
+		{[]string{"RDMA"}, `"RDMA" is no name of a transport`},
+		{[]string{"rdma", "rdma"}, "rdma is named twice"},
+		{[]string{"--plugins-dir", "/nowhere"}, "/nowhere"},
+	} {
+		_, errs, code := output(t, hawser(t, append([]string{"doctor"}, c.args...)...))
+		if code != 1 || !strings.Contains(errs, c.want) || strings.Contains(errs, "transports[") {
+			t.Errorf("%v: %d, %s", c.args, code, errs)
 		}
+	}
+}
+
+// A simulated host that is not as it should be is a fault of its own: the
+// machine lacks nothing.
+func TestDoctorOfAWrongSimulation(t *testing.T) {
+	dir := t.TempDir()
+	host, config := filepath.Join(dir, "host.json"), filepath.Join(dir, "c.yaml")
+	text := "transports: [{name: rdma, env: {HAWSER_RDMA_SIM: " + host + "}}]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := doctor(t, "--config", config, "rdma").text("rdma")
+	if want := "devices|problem|HAWSER_RDMA_SIM: the simulated host: open " + host + ": no such file or directory|\n"; !strings.Contains(got, want) {
+		t.Errorf("no %q in\n%s", want, got)
 	}
 }

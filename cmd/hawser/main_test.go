@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -348,5 +349,50 @@ func TestDemoWithoutHawserFaulty(t *testing.T) {
 	out, errs, code = output(t, hawser(t, "demo", "--row", "faulty tcp"))
 	if code != 0 || !strings.Contains(out, "skip  ") || !strings.Contains(out, "1 could not be run") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+// TestDemoRDMAWithoutADevice: the rows of rdma's table would run over tcp.
+func TestDemoRDMAWithoutADevice(t *testing.T) {
+	if doctor(t, "rdma").OK {
+		t.Skip("this machine has RDMA devices")
+	}
+	out, errs, code := output(t, hawser(t, "demo", "--set", "rdma", "--row", "no fault", "-o", "json"))
+	if code != 3 || strings.Contains(out, "rows_held") || !strings.Contains(errs, "rdma cannot carry on this machine: devices: ") || !strings.Contains(errs, "use --simulate") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+// TestSimulatedNodes runs what docs/rdma.md says of nodes on simulated devices.
+func TestSimulatedNodes(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/rdma.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(string(doc), "```sh\n")
+	script, _, ok := strings.Cut(script, "```\n")
+	if !ok {
+		t.Fatal("there is no script")
+	}
+	dir, err := os.MkdirTemp("", "hs") // t.TempDir is too long for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	_ = l.Close()
+	script = strings.NewReplacer("/tmp/sim", dir, "127.0.0.1:7100", at, "--count 1", "--count 1 --timeout 30s").Replace(script)
+	c := hawser(t)
+	c.Path, c.Args = "/bin/sh", []string{"sh", "-ec", script}
+	c.Env = append(c.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+	out, errs, code := output(t, c)
+	for _, want := range []string{"port sim0/1", "rdma can carry", `"hello"`} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit code %d, no %s in\n%s%s", code, want, out, errs)
+		}
 	}
 }

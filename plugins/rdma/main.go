@@ -26,11 +26,11 @@ func main() { sdk.Serve(rdmatransport.New(&later{open: sync.OnceValues(open)})) 
 func open() (verbs.Provider, error) {
 	if file := os.Getenv(simulation); file != "" {
 		fmt.Fprintf(os.Stderr, "warning: RDMA is simulated, as %s=%s asks for: nothing leaves this machine\n", simulation, file)
-		o, err := simverbs.Load(file)
-		if err != nil {
-			return nil, err
+		p, err := simverbs.Open(file)
+		if err != nil { // the machine lacks nothing
+			return nil, sdk.Errorf(sdk.InvalidArgument, "%s: the simulated host: %w", simulation, err)
 		}
-		return simverbs.New(o)
+		return p, nil
 	}
 	return ibverbs.New(), nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/plugins/rdma/rdmatransport"
 	"github.com/hawser-transport/hawser/plugins/rpcfallback/rpctransport"
 	"github.com/hawser-transport/hawser/plugins/tcp/tcptransport"
 )
@@ -21,7 +22,8 @@ type schema struct {
 	Default     any                `json:"default"`
 	Minimum     *json.Number       `json:"minimum"`
 	Maximum     *json.Number       `json:"maximum"`
-	Enum        []string           `json:"enum"`
+	Enum        []any              `json:"enum"`
+	Const       any                `json:"const"`
 	AnyOf       []schema           `json:"anyOf"`
 	Properties  map[string]*schema `json:"properties"`
 	Items       *schema            `json:"items"`
@@ -44,6 +46,9 @@ func (s *schema) kind() string {
 			return fmt.Sprint(o.Type)
 		}
 	}
+	if s.Type == nil { // of the values that it lists
+		return "integer"
+	}
 	return fmt.Sprint(s.Type)
 }
 
@@ -56,7 +61,9 @@ func (s *schema) bounds() string {
 	}
 	switch {
 	case len(s.Enum) > 0:
-		return strings.Join(s.Enum, ", ")
+		return strings.Trim(strings.Join(strings.Fields(fmt.Sprint(s.Enum)), ", "), "[]")
+	case s.Const != nil:
+		return fmt.Sprint(s.Const)
 	case s.Minimum != nil && s.Maximum != nil:
 		return s.Minimum.String() + " to " + s.Maximum.String()
 	}
@@ -104,14 +111,27 @@ func TestConfigurationIsDocumented(t *testing.T) {
 	for _, section := range sections {
 		fmt.Fprintf(&keys, "### %s\n\n%s\n", section, config.Properties[section].table(section+".", true))
 	}
-	doc := read(t, filepath.Join(root, name))
-	fresh := doc
-	for _, g := range []struct{ name, text string }{
+	generated(t, name, []part{
 		{"keys", strings.TrimSuffix(keys.String(), "\n")},
 		{"transports", config.Properties["transports"].Items.table("", false)},
 		{"tcp", parse(t, tcptransport.New().Describe().ConfigSchema).table("", false)},
 		{"rpcfallback", parse(t, rpctransport.New().Describe().ConfigSchema).table("", false)},
-	} {
+	})
+	rdma := parse(t, rdmatransport.New(nil).Describe().ConfigSchema)
+	generated(t, "docs/rdma.md", []part{
+		{"rdma", rdma.table("", false)},
+		{"rdma endpoint", rdma.Properties["endpoint"].table("endpoint.", false)},
+	})
+}
+
+// part is what is generated of a document, by the name of its place.
+type part struct{ name, text string }
+
+func generated(t *testing.T, name string, parts []part) {
+	t.Helper()
+	doc := read(t, filepath.Join(root, name))
+	fresh := doc
+	for _, g := range parts {
 		re := regexp.MustCompile(`(?s)<!-- generated: ` + g.name + ` -->\n.*?<!-- end -->`)
 		if !re.MatchString(fresh) {
 			t.Errorf("%s has no place for %s", name, g.name)

@@ -51,19 +51,27 @@ func init() {
 			_, _ = syscall.Write(1, []byte("UCX says hello\n1|2|3|4|5\n"))
 			sdk.Serve(&player{configured: shout})
 		},
-		"silent":     func() { time.Sleep(time.Hour) },
-		"cookie":     func() { _ = os.Setenv(sdk.PluginCookieKey, "x"); sdk.Serve(&player{}) },
-		"old":        func() { handshake("1|99|unix|/nowhere|grpc|") },
-		"elsewhere":  func() { handshake("1|1|tcp|127.0.0.1:22|grpc|" + strings.Repeat("A", 100)) },
-		"plain":      func() { handshake("1|1|unix|" + socketPath() + "|grpc|") },
-		"bad cert":   func() { handshake("1|1|unix|" + socketPath() + "|grpc|" + strings.Repeat("A", 100)) },
-		"cert":       func() { handshake("1|1|unix|" + socketPath() + "|grpc|" + certificate()) },
-		"endless":    func() { handshake(strings.Repeat("A", 1<<20)) },
-		"host":       beHost,
-		"babble":     func() { babble(); sdk.Serve(&player{}) },
-		"environ":    func() { fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), "\n")); os.Exit(9) },
-		"binary log": func() { sdk.Serve(&player{configured: binaryLog}) },
-		"examiner":   func() { sdk.Serve(examiner(examined)) },
+		"killed": func() { die(syscall.SIGKILL) },
+		"ended":  func() { die(syscall.SIGTERM) },
+		"killed late": func() {
+			_, _ = syscall.Write(handshakeFD, []byte("1|1|unix|"+socketPath()+"|grpc|"+certificate()+"\n"))
+			die(syscall.SIGKILL)
+		},
+		"killed twice": func() { dieTwice(); sdk.Serve(&player{}) },
+		"lets go":      func() { _ = syscall.Close(handshakeFD); time.Sleep(time.Hour) },
+		"silent":       func() { time.Sleep(time.Hour) },
+		"cookie":       func() { _ = os.Setenv(sdk.PluginCookieKey, "x"); sdk.Serve(&player{}) },
+		"old":          func() { handshake("1|99|unix|/nowhere|grpc|") },
+		"elsewhere":    func() { handshake("1|1|tcp|127.0.0.1:22|grpc|" + strings.Repeat("A", 100)) },
+		"plain":        func() { handshake("1|1|unix|" + socketPath() + "|grpc|") },
+		"bad cert":     func() { handshake("1|1|unix|" + socketPath() + "|grpc|" + strings.Repeat("A", 100)) },
+		"cert":         func() { handshake("1|1|unix|" + socketPath() + "|grpc|" + certificate()) },
+		"endless":      func() { handshake(strings.Repeat("A", 1<<20)) },
+		"host":         beHost,
+		"babble":       func() { babble(); sdk.Serve(&player{}) },
+		"environ":      func() { fmt.Fprintln(os.Stderr, strings.Join(os.Environ(), "\n")); os.Exit(9) },
+		"binary log":   func() { sdk.Serve(&player{configured: binaryLog}) },
+		"examiner":     func() { sdk.Serve(examiner(examined)) },
 		"hangs": func() {
 			sdk.Serve(examiner(func(json.RawMessage) []sdk.Finding { fmt.Fprintln(os.Stderr, "asking the driver"); select {} }))
 		},
@@ -181,6 +189,22 @@ func (m *mirror) Send(fs []sdk.Frame, _ bool) (int, error) {
 }
 
 func (m *mirror) Close() { m.once.Do(func() { close(m.done) }) }
+
+// die ends by a signal, as by the kernel's when memory is short.
+func die(s syscall.Signal) {
+	_ = syscall.Kill(os.Getpid(), s)
+	select {}
+}
+
+// dieTwice dies unless two before it have.
+func dieTwice() {
+	for _, name := range []string{"/one", "/two"} {
+		if f, err := os.OpenFile(os.Getenv("TEST_DEATHS")+name, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			_ = f.Close()
+			die(syscall.SIGKILL)
+		}
+	}
+}
 
 // handshake writes a line where the handshake belongs, and stays.
 func handshake(line string) {

@@ -27,6 +27,7 @@ type child struct {
 	mu struct {
 		sync.Mutex
 		reaped bool
+		killed bool // by kill, before it was reaped
 	}
 	reaped chan struct{}
 	state  *os.ProcessState // valid once reaped
@@ -94,8 +95,26 @@ func (c *child) kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.mu.reaped {
+		c.mu.killed = true
 		_ = unix.Kill(-c.pid, unix.SIGKILL)
 	}
+}
+
+// killedHere says whether it may be kill that has ended it.
+func (c *child) killedHere() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.killed
+}
+
+// signal is the one that has ended it, or 0. Valid once it is reaped.
+func (c *child) signal() syscall.Signal {
+	if c.state != nil {
+		if ws, ok := c.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			return ws.Signal()
+		}
+	}
+	return 0
 }
 
 func itoaFD(fd int) string { return string(rune('0' + fd)) }

@@ -13,6 +13,16 @@ import (
 // BinaryPrefix begins the name of every plugin's binary.
 const BinaryPrefix = "hawser-"
 
+// ErrNotFound is in Find's error where no directory has a file of the name: the
+// plugin is not installed. One that is there and cannot be used is another
+// matter.
+var ErrNotFound = errors.New("was not found")
+
+var errUnusable = errors.New("is there and cannot be used")
+
+// notThere is what usable says of a path that does not exist.
+const notThere = "not there"
+
 // Find returns the path of a plugin's binary: the first of the directories
 // that has one counts. A file of the right name that cannot be executed does
 // not end the search, but is mentioned when nothing is found.
@@ -24,17 +34,21 @@ func Find(name string, dirs []string) (string, error) {
 		return "", sdk.Errorf(sdk.InvalidArgument, "plugin %s: no directory to look in: set plugins.dir or HAWSER_PLUGIN_PATH", name)
 	}
 	var looked []string
+	fail := ErrNotFound
 	for _, dir := range dirs {
 		path := filepath.Join(dir, BinaryPrefix+name)
 		fault := usable(path)
 		if fault == "" {
 			return path, nil
 		}
+		if fault != notThere {
+			fail = errUnusable
+		}
 		looked = append(looked, fmt.Sprintf("%s (%s)", path, fault))
 	}
 	return "", sdk.Errorf(sdk.InvalidArgument,
-		"plugin %s was not found; looked at %s. Install it in one of these places, or set plugins.dir or HAWSER_PLUGIN_PATH",
-		name, strings.Join(looked, ", "))
+		"plugin %s %w; looked at %s. Install it in one of these places, or set plugins.dir or HAWSER_PLUGIN_PATH",
+		name, fail, strings.Join(looked, ", "))
 }
 
 // usable says why a path cannot be a plugin's binary, or nothing.
@@ -42,7 +56,7 @@ func usable(path string) string {
 	st, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return "not there"
+		return notThere
 	case errors.Is(err, os.ErrPermission):
 		return "not allowed to look"
 	case err != nil:

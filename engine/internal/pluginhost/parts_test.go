@@ -204,12 +204,15 @@ func TestFind(t *testing.T) {
 		name string
 		want []string
 	}{
-		{"nothing", []string{filepath.Join(a, "hawser-nothing") + " (not there)", filepath.Join(b, "hawser-nothing"), "plugins.dir", "HAWSER_PLUGIN_PATH"}},
+		{"nothing", []string{"plugin nothing was not found; looked at", filepath.Join(a, "hawser-nothing") + " (not there)", filepath.Join(b, "hawser-nothing"), "plugins.dir", "HAWSER_PLUGIN_PATH"}},
 		{"dir", []string{"(a directory)"}},
-		{"plain", []string{"(not executable: chmod +x it)"}},
+		{"plain", []string{"plugin plain is there and cannot be used", "(not executable: chmod +x it)"}},
 		{"../tcp", []string{"no name of a plugin"}},
 	} {
 		_, err := Find(c.name, []string{a, b})
+		if got := errors.Is(err, ErrNotFound); got != (c.name == "nothing") {
+			t.Errorf("%s: not found is %v: %v", c.name, got, err)
+		}
 		for _, want := range c.want {
 			if !errors.Is(err, sdk.InvalidArgument) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", c.name, err, want)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -177,17 +178,25 @@ func (p *plugged) watchLink() {
 
 // exitStatus says how the process ended. Valid once it is reaped.
 func (p *plugged) exitStatus() error {
-	st := p.run.child.state
-	if st == nil {
+	c := p.run.child
+	if c.state == nil {
 		return sdk.Errorf(sdk.PluginExited, "the process has ended")
 	}
-	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return sdk.Errorf(sdk.PluginExited, "the process was ended by signal %d (%v)", int(ws.Signal()), ws.Signal())
+	if sig := c.signal(); sig != 0 {
+		return sdk.Errorf(sdk.PluginExited, "the process was ended by signal %d (%v)", int(sig), sig)
 	}
-	return sdk.Errorf(sdk.PluginExited, "the process exited with status %d", st.ExitCode())
+	return sdk.Errorf(sdk.PluginExited, "the process exited with status %d", c.state.ExitCode())
 }
 
-// startFault says why a start failed in terms of what a person can mend.
+// notOurs recognises what a plugin says whose cookie is another one: the sdk's
+// words, or go-plugin's own.
+func notOurs(said string) bool {
+	return strings.Contains(said, "a Hawser transport, which a Hawser engine runs") || strings.Contains(said, "This binary is a plugin")
+}
+
+// startFault says why a start failed in terms of what a person can mend. A
+// process that has ended by itself has crashed, and the crash budget is for
+// that: unless its last words are that it is no plugin of ours.
 func (p *plugged) startFault(ctx context.Context, err error) error {
 	var exec *execError
 	if errors.As(err, &exec) {
@@ -202,11 +211,17 @@ func (p *plugged) startFault(ctx context.Context, err error) error {
 		select {
 		case <-c.reaped:
 			<-p.pumped
-			if ws, ok := c.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL {
-				break
+			switch sig := c.signal(); {
+			case sig == syscall.SIGKILL && c.killedHere(): // for what it said, or for its silence
+			case sig != 0:
+				return sdk.Errorf(sdk.PluginExited, "plugin binary %s: killed by signal %d (%v) while starting", p.path, int(sig), sig)
+			default:
+				code := sdk.PluginExited
+				if notOurs(strings.Join(p.lastLines(), " ")) {
+					code = sdk.InvalidArgument
+				}
+				return sdk.Errorf(code, "plugin binary %s: %v before it was ready (is it a Hawser plugin? are its libraries there?)", p.path, p.exitStatus())
 			}
-			return sdk.Errorf(sdk.PluginExited, "plugin binary %s: %w before it was ready (is it a Hawser plugin? are its libraries there?)",
-				p.path, p.exitStatus())
 		case <-time.After(exitGrace):
 		}
 	}

@@ -115,9 +115,20 @@ type runner struct {
 var _ goplugin.Runner = (*runner)(nil)
 
 func newRunner(img *image, spec Spec, files *inherited, env []string, handshake io.ReadCloser) *runner {
-	return &runner{
-		img: img, path: spec.Path, files: files, env: env, handshake: &firstLine{r: handshake},
+	r := &runner{
+		img: img, path: spec.Path, files: files, env: env,
 		settled: make(chan struct{}), forsaken: make(chan struct{}),
+	}
+	r.handshake = &firstLine{r: handshake, ended: r.awaitEnd}
+	return r
+}
+
+// awaitEnd waits a moment for a process to be reaped that has let go of its
+// handshake: go-plugin kills it for that, and why it died by itself says more.
+func (r *runner) awaitEnd() {
+	select {
+	case <-r.child.reaped:
+	case <-time.After(deathGrace):
 	}
 }
 
@@ -232,9 +243,10 @@ func (r *runner) HostToPlugin(network, address string) (string, string, error) {
 
 // firstLine reads one line of bounded length, and then nothing.
 type firstLine struct {
-	r    io.ReadCloser
-	n    int
-	done bool
+	r     io.ReadCloser
+	ended func() // called before the end is told that came without a line; or nil
+	n     int
+	done  bool
 }
 
 func (f *firstLine) Read(p []byte) (int, error) {
@@ -246,6 +258,9 @@ func (f *firstLine) Read(p []byte) (int, error) {
 	if i := bytes.IndexByte(p[:n], '\n'); i >= 0 {
 		f.done = true
 		return i + 1, nil
+	}
+	if err != nil && f.ended != nil {
+		f.ended()
 	}
 	return n, err
 }

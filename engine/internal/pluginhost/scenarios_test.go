@@ -43,7 +43,7 @@ func TestScenario57BadBinaries(t *testing.T) {
 			sdk.PluginExited, []string{"status 127", "libibverbs.so.1"}},
 		{"wrong checksum", Spec{Path: self(t), SHA256: strings.Repeat("ab", 32)}, sdk.InvalidArgument,
 			[]string{strings.Repeat("ab", 32), "hawser plugin verify --update"}},
-		{"wrong cookie", actor(t, "cookie"), sdk.PluginExited, []string{"status 1", "a Hawser transport"}},
+		{"wrong cookie", actor(t, "cookie"), sdk.InvalidArgument, []string{"status 1", "a Hawser transport"}},
 		{"older contract at the handshake", actor(t, "old"), sdk.InvalidArgument, []string{"version", "99"}},
 		{"other contract in its description", actor(t, "contract"), sdk.InvalidArgument, []string{"99"}},
 		{"serves elsewhere", actor(t, "elsewhere"), sdk.InvalidArgument, []string{"must be a unix socket"}},
@@ -51,6 +51,10 @@ func TestScenario57BadBinaries(t *testing.T) {
 		{"never ready", actor(t, "silent"), sdk.DeadlineExceeded, []string{"not ready within 1s"}},
 		{"no device", actor(t, "no device"), sdk.Unsupported, []string{"no RDMA device here"}},
 		{"dies while configuring", actor(t, "dies"), sdk.PluginExited, []string{"status 3", "oh no"}},
+		{"killed while starting", actor(t, "killed"), sdk.PluginExited, []string{"killed by signal 9 (killed) while starting"}},
+		{"ended while starting", actor(t, "ended"), sdk.PluginExited, []string{"killed by signal 15 (terminated) while starting"}},
+		{"killed after its handshake", actor(t, "killed late"), sdk.PluginExited, []string{"killed by signal 9 (killed) while starting"}},
+		{"lets go of its handshake", actor(t, "lets go"), sdk.InvalidArgument, nil},
 		{"reserved variable", Spec{Path: self(t), Env: map[string]string{"PLUGIN_X": "1"}}, sdk.InvalidArgument, []string{"PLUGIN_X", "reserved"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,6 +80,36 @@ func TestScenario57BadBinaries(t *testing.T) {
 			tr.rec.wait(t, told, 1)
 			expect(t, tr.rec, told)
 		})
+	}
+}
+
+// A plugin that is killed while it starts has crashed, as one that is killed
+// later has: it is started again, within the crash budget.
+func TestKilledWhileStartingIsACrash(t *testing.T) {
+	spec := actor(t, "killed twice")
+	deaths := t.TempDir()
+	spec.Env["TEST_DEATHS"] = deaths
+	tr := troupeOf(t, spec, Options{BackoffMin: time.Millisecond, BackoffMax: time.Millisecond})
+	if err := tr.fault(t); !errors.Is(err, sdk.PluginExited) || !strings.Contains(err.Error(), "killed by signal 9 (killed) while starting") {
+		t.Error(err)
+	}
+	tr.rec.wait(t, "up 3", 1)
+	expect(t, tr.rec, "up 3")
+	if list, err := os.ReadDir(deaths); len(list) != 2 {
+		t.Errorf("it has died %d times, %v", len(list), err)
+	}
+}
+
+// What a person has to mend is final at its first failure.
+func TestWhatNoRestartMendsIsFinal(t *testing.T) {
+	for _, c := range []Spec{
+		actor(t, "cookie"), actor(t, "contract"), actor(t, "old"), actor(t, "no device"), {Name: "t", Path: self(t), SHA256: strings.Repeat("ab", 32)},
+	} {
+		tr := troupeOf(t, c, Options{BackoffMin: time.Hour, BackoffMax: time.Hour})
+		_ = tr.fault(t)
+		if s := tr.Status(); s.State != Quarantined && s.State != Unsupported {
+			t.Errorf("%v: %+v", c.Env, s)
+		}
 	}
 }
 

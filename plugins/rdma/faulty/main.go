@@ -53,13 +53,11 @@ func main() {
 func open() (*opened, error) {
 	var p verbs.Provider = ibverbs.New()
 	if file := os.Getenv(simulation); file != "" {
-		o, err := simverbs.Load(file)
+		host, err := simverbs.Open(file)
 		if err != nil {
-			return nil, err
+			return nil, sdk.Errorf(sdk.InvalidArgument, "%s: the simulated host: %w", simulation, err)
 		}
-		if p, err = simverbs.New(o); err != nil {
-			return nil, err
-		}
+		p = host
 	}
 	o := &opened{Provider: p, book: newBook()}
 	if path := os.Getenv(faults); path != "" {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
+	"github.com/hawser-transport/hawser/sdk"
 )
 
 // What to do about what this machine lacks.
@@ -34,7 +35,7 @@ func advise(err error) error {
 func remedy(err error) (what, do string) {
 	var missing *verbs.MissingError
 	switch {
-	case errors.As(err, &missing):
+	case errors.As(err, &missing), errors.Is(err, sdk.InvalidArgument):
 	case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
 		do = openDevices
 	case noMemory(err):

@@ -311,7 +311,11 @@ func TestConfigureSaysWhatIsMissing(t *testing.T) {
 				s.provider.Inject(*c.inject)
 			}
 			_, err := s.Configure(rigtest.Context(t), sdk.Config{Instance: 1, Settings: json.RawMessage(c.settings)})
-			if !errors.Is(err, sdk.Unsupported) {
+			code := sdk.Unsupported
+			if strings.Contains(name, "another") || strings.Contains(name, "no such") { // a person has to correct it
+				code = sdk.InvalidArgument
+			}
+			if !errors.Is(err, code) {
 				t.Fatalf("Configure: %v", err)
 			}
 			for _, want := range c.want {

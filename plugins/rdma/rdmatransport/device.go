@@ -21,6 +21,8 @@ const (
 
 	// minSendBuffers is the least that a device works with.
 	minSendBuffers = 1 << 20
+	// leastLocked is the memory that has to be registered for that.
+	leastLocked = minReceives*maxFrame + minSendBuffers
 
 	// postBatch is how many sends one call posts, at most.
 	postBatch = 32
@@ -36,6 +38,7 @@ type device struct {
 	settings *settings
 	log      *slog.Logger
 	changed  func() // what its ports can do has changed
+	sharers  int    // devices of the process, which share what it may lock
 	tasks    sync.WaitGroup
 	ports    ports
 
@@ -100,7 +103,7 @@ func (d *device) try() error {
 	if err != nil {
 		return err
 	}
-	a, err := newArea(pd, minReceives*maxFrame)
+	a, err := newArea(pd, leastLocked)
 	if err == nil {
 		err = a.close()
 	}
@@ -130,7 +133,7 @@ func (d *device) build() (err error) {
 	if err = d.domainLocked(); err != nil {
 		return err
 	}
-	lockable := lockedLimit()
+	lockable := lockedLimit() / max(d.sharers, 1)
 	depth := atMost(receiveBuffers(d.settings.ReceiveDepth, lockable), d.limits.SRQWRs)
 	if d.receives, err = newReceives(d.pd, depth); err != nil {
 		return err

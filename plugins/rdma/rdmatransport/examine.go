@@ -32,13 +32,10 @@ func (t *Transport) Examine(ctx context.Context, raw json.RawMessage) []sdk.Find
 	case err != nil:
 		x.failed("devices", sdk.FindingProblem, err)
 		return x.findings
-	case len(infos) == 0:
-		x.add("devices", sdk.FindingAbsent, "no RDMA device", needDevice)
-		return x.findings
 	}
-	if absent := s.absent(infos); len(absent) > 0 {
-		x.add("settings", sdk.FindingProblem, fmt.Sprintf("devices names %s, and there is %s", strings.Join(absent, ", "), names(infos)),
-			"correct devices, or leave it out to use all that are there")
+	t.faults = s.strangers(infos)
+	if len(infos) == 0 {
+		x.add("devices", sdk.FindingAbsent, "no RDMA device", needDevice)
 	}
 	for _, info := range infos {
 		if ctx.Err() != nil {
@@ -46,6 +43,12 @@ func (t *Transport) Examine(ctx context.Context, raw json.RawMessage) []sdk.Find
 			break
 		}
 		x.device(info)
+	}
+	for _, err := range t.faults {
+		x.add("settings", sdk.FindingProblem, err.Error(), correctNames)
+	}
+	if len(infos) == 0 {
+		return x.findings
 	}
 	x.memlock(lockedLimit())
 	return x.judged()
@@ -83,7 +86,7 @@ func (x *examination) cost() { x.costs = append(x.costs, len(x.findings)-1) }
 // while another port carries.
 func (x *examination) judged() []sdk.Finding {
 	if x.carrying == 0 {
-		if len(x.costs) == 0 {
+		if len(x.costs) == 0 && len(x.t.faults) == 0 {
 			x.add("devices", sdk.FindingProblem, "the settings allow no port of those that there are", "correct devices, or leave it out")
 		}
 		for _, i := range x.costs {
@@ -174,12 +177,17 @@ func (x *examination) memlock(limit int) {
 	wanted := x.t.settings.ReceiveDepth
 	text := "memory that may be locked is unlimited"
 	if limit < math.MaxInt {
-		text = fmt.Sprintf("%d KiB of memory may be locked, by %d devices", limit>>10, x.devices)
+		text = fmt.Sprintf("%d KiB of memory may be locked, by %d devices together", limit>>10, x.devices)
 	}
-	if n := receiveBuffers(wanted, limit/x.devices); n < wanted {
-		x.add("memlock", sdk.FindingWarning, fmt.Sprintf("%s: that makes %d of the %d receive buffers of 64 KiB that receive_depth asks for", text, n, wanted),
-			fmt.Sprintf("%s; %d MiB are needed, or a lower receive_depth", raiseMemlock, 2*wanted*maxFrame*x.devices>>20))
-		return
+	do := fmt.Sprintf("%s; %d MiB are needed, or a lower receive_depth or fewer devices", raiseMemlock, 2*wanted*maxFrame*x.devices>>20)
+	switch n := receiveBuffers(wanted, limit/x.devices); {
+	case limit < leastLocked:
+		x.add("memlock", sdk.FindingProblem, fmt.Sprintf("%s: a device works with %d KiB at least", text, leastLocked>>10), do)
+	case limit/x.devices < leastLocked:
+		x.add("memlock", sdk.FindingWarning, fmt.Sprintf("%s: enough for %d of them, with %d KiB each at least", text, limit/leastLocked, leastLocked>>10), do)
+	case n < wanted:
+		x.add("memlock", sdk.FindingWarning, fmt.Sprintf("%s: that makes %d of the %d receive buffers of 64 KiB that receive_depth asks for, of each", text, n, wanted), do)
+	default:
+		x.add("memlock", sdk.FindingOK, fmt.Sprintf("%s: enough for receive_depth %d", text, wanted), "")
 	}
-	x.add("memlock", sdk.FindingOK, fmt.Sprintf("%s: enough for receive_depth %d", text, wanted), "")
 }

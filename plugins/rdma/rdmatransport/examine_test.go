@@ -2,6 +2,7 @@ package rdmatransport
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -57,7 +58,7 @@ func TestExamine(t *testing.T) {
 		{name: "no permission for one", machine: func(o *simverbs.Options) { o.Devices[1].OpenError = verbs.Errno(syscall.EACCES) }, state: warning,
 			want: []string{"port sim0/1|ok|", "device sim1|warning|"}},
 		{name: "memlock too low", machine: each(func(d *simverbs.Device) { d.Memlock = 64 << 10 }), state: problem,
-			want: []string{"device sim0|problem|missing locked memory for 1024 KiB: the simulated limit is 64 KiB", "|raise RLIMIT_MEMLOCK"}},
+			want: []string{"device sim0|problem|missing locked memory for 2048 KiB: the simulated limit is 64 KiB", "|raise RLIMIT_MEMLOCK"}},
 		{name: "ports down", machine: each(func(d *simverbs.Device) { d.Ports[0].Down = true }), state: problem, later: true,
 			want: []string{"port sim0/1|problem|down, ethernet", "|`ip link set eth0 up`"}},
 		{name: "a port down", machine: func(o *simverbs.Options) { o.Devices[0].Ports[0].Down = true }, state: warning,
@@ -73,9 +74,20 @@ func TestExamine(t *testing.T) {
 		{name: "the GID that was named", machine: func(*simverbs.Options) {}, settings: `{"gids": {"sim0": 3}, "devices": ["sim0"]}`, state: sdk.FindingOK,
 			want: []string{"(as the settings say)", "device sim1|ok|left out by the settings|"}},
 		{name: "a device that is not there", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim0", "mlx5_9"]}`, state: problem,
-			want: []string{"settings|problem|devices names mlx5_9, and there is sim0, sim1|correct devices"}},
-		{name: "a port that is not there", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim0/7"]}`, state: problem,
-			want: []string{"devices|problem|the settings allow no port"}},
+			want: []string{"settings|problem|devices names mlx5_9, and there is sim0, sim1|correct the settings"}},
+		{name: "a device where there is none", machine: func(o *simverbs.Options) { o.Devices = nil }, settings: `{"devices": ["sim0"]}`, state: problem,
+			want: []string{"settings|problem|devices names sim0, and there is no device at all|", "devices|absent|"}},
+		{name: "a port that is not there", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim1", "sim0/7"]}`, state: problem,
+			want: []string{"settings|problem|devices names sim0/7, and there is sim0 with port 1|correct the settings", "port sim1/1|ok|"}},
+		{name: "a GID of a device that is not there", machine: func(*simverbs.Options) {}, settings: `{"gids": {"nosuch": 1, "sim0": 3}}`, state: problem,
+			want: []string{"settings|problem|gids names nosuch, and there is sim0, sim1|"}},
+		{name: "a GID of a port that is not there", machine: func(*simverbs.Options) {}, settings: `{"gids": {"sim0/7": 1}}`, state: problem,
+			want: []string{"settings|problem|gids names sim0/7, and there is sim0 with port 1|"}},
+		{name: "a named GID that is not there", machine: func(*simverbs.Options) {}, settings: `{"gids": {"sim0": 9}}`, state: problem,
+			want: []string{"settings|problem|gids: sim0: port sim0/1 has no GID of index 9, and there is 0 fe80::1, 1 fe80::1, 2 10.77.0.1, 3 10.77.0.1|"}},
+		{name: "a named GID of a port that is down", machine: func(o *simverbs.Options) { o.Devices[0].Ports[0].Down = true }, settings: `{"gids": {"sim0": 9}}`, state: warning,
+			want: []string{"port sim0/1|warning|down"}},
+		{name: "a GID of a device that is left out", machine: func(*simverbs.Options) {}, settings: `{"devices": ["sim1"], "gids": {"sim0": 9}}`, state: sdk.FindingOK},
 		{name: "wrong settings", machine: func(*simverbs.Options) {}, settings: `{"device": 1}`, state: problem,
 			want: []string{"settings|problem|rdma settings: "}},
 	} {
@@ -113,6 +125,11 @@ func TestExamine(t *testing.T) {
 			if carries := worst == sdk.FindingOK || worst == warning || c.later; (err == nil) != carries {
 				t.Errorf("found %s, and Configure says: %v", worst, err)
 			}
+			// What a person has to correct is not what the machine lacks.
+			if wrong := strings.Contains(text.String(), "settings|problem|") || strings.Contains(text.String(), "correct gid_index"); wrong && !errors.Is(err, sdk.InvalidArgument) ||
+				!wrong && err != nil && !errors.Is(err, sdk.Unsupported) {
+				t.Errorf("the settings are wrong: %v, and Configure says: %v", wrong, err)
+			}
 			_ = use.Close(t.Context())
 		})
 	}
@@ -125,11 +142,15 @@ func TestExamineMemlock(t *testing.T) {
 		want                  string
 	}{
 		{256, 1, math.MaxInt, "ok|memory that may be locked is unlimited: enough for receive_depth 256|"},
-		{256, 1, 32 << 20, "ok|32768 KiB of memory may be locked, by 1 devices: enough"},
-		{256, 1, 8 << 20, "warning|8192 KiB of memory may be locked, by 1 devices: that makes 64 of the 256 receive buffers of 64 KiB that receive_depth asks for|raise the memlock limit"},
+		{256, 1, 32 << 20, "ok|32768 KiB of memory may be locked, by 1 devices together: enough"},
+		{256, 1, 8 << 20, "warning|8192 KiB of memory may be locked, by 1 devices together: that makes 64 of the 256 receive buffers of 64 KiB that receive_depth asks for, of each|raise the memlock limit"},
 		{256, 2, 32 << 20, "that makes 128 of the 256"},
 		{256, 2, 32 << 20, "64 MiB are needed"},
-		{16, 2, 64 << 10, "ok|"}, // the least is made all the same, or fails
+		{16, 2, 4 << 20, "ok|4096 KiB"},
+		{256, 2, 4 << 20, "warning|4096 KiB of memory may be locked, by 2 devices together: that makes 16 of the 256"},
+		{16, 3, 4<<20 + 1<<19, "warning|4608 KiB of memory may be locked, by 3 devices together: enough for 2 of them, with 2048 KiB each"},
+		{16, 1, 2<<20 - 1, "problem|2047 KiB of memory may be locked, by 1 devices together: a device works with 2048 KiB at least|raise the memlock limit"},
+		{256, 2, 0, "problem|0 KiB of memory may be locked, by 2 devices together: a device works with 2048 KiB at least|raise the memlock limit"},
 	} {
 		x := examination{t: &Transport{settings: settings{ReceiveDepth: c.depth}}, devices: c.devices}
 		x.memlock(c.limit)

@@ -3,9 +3,7 @@ package rdmatransport
 import (
 	"bytes"
 	"encoding/json"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/rail"
@@ -20,7 +18,7 @@ const schema = `{
   "additionalProperties": false,
   "properties": {
     "devices": {
-      "type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": 64,
+      "type": "array", "items": {"type": "string", "pattern": "` + namePattern + `"}, "maxItems": 64, "uniqueItems": true,
       "description": "The devices (mlx5_0) or ports (mlx5_0/1) to use, the preferred first. Without it all that are there."
     },
     "gid_index": {
@@ -28,8 +26,9 @@ const schema = `{
       "description": "Index of the GID that every port uses. -1 chooses: RoCE v2 over v1, global over link-local, IPv4 over IPv6."
     },
     "gids": {
-      "type": "object", "additionalProperties": {"type": ["integer", "string"]},
-      "description": "The same for single devices or ports: by name, the GID's index or its address."
+      "type": "object", "additionalProperties": false,
+      "patternProperties": {"` + namePattern + `": {"type": ["integer", "string"], "minimum": 0, "maximum": 65535, "pattern": "^[0-9a-fA-F:.]+$"}},
+      "description": "The same for single devices or ports: by name, the GID's index or its address. A port that is active must have it."
     },
     "receive_depth": {
       "type": "integer", "minimum": 16, "maximum": 4096, "default": 256,
@@ -64,7 +63,7 @@ const schema = `{
         "send_timeout": {"type": "integer", "minimum": 1, "maximum": 31, "default": 14, "description": "Wait for an acknowledgement: 4.096 us times 2 to this power, 67 ms."},
         "send_retry_count": {"type": "integer", "minimum": 0, "maximum": 7, "default": 7, "description": "Retries of a send that is not acknowledged."},
         "min_rnr_timer": {"type": "integer", "minimum": 0, "maximum": 31, "default": 12, "description": "What a peer waits that found no receive posted, in verbs' code; 12 is 0.64 ms."},
-        "rnr_retry": {"type": "integer", "minimum": 0, "maximum": 7, "default": 7, "description": "Pinned to 7, for ever: a missing receive is flow control, and must not end an endpoint."},
+        "rnr_retry": {"const": 7, "default": 7, "description": "Pinned to 7, for ever: a missing receive is flow control, and must not end an endpoint."},
         "hop_limit": {"type": "integer", "minimum": 1, "maximum": 255, "default": 16},
         "max_rd_atomic": {"type": "integer", "minimum": 1, "maximum": 128, "default": 16, "description": "Outstanding reads as initiator."},
         "max_dest_rd_atomic": {"type": "integer", "minimum": 1, "maximum": 128, "default": 16, "description": "Outstanding reads as target."},
@@ -81,17 +80,19 @@ const schema = `{
   }
 }`
 
+const maxGIDIndex = 65535
+
 type settings struct {
-	Devices          []string           `json:"devices"`
-	GIDIndex         int                `json:"gid_index"`
-	GIDs             map[string]gidName `json:"gids"`
-	ReceiveDepth     int                `json:"receive_depth"`
-	SendBufferBytes  int                `json:"send_buffer_bytes"`
-	ConnectTimeoutMS int                `json:"connect_timeout_ms"`
-	AcceptWaitMS     int                `json:"accept_wait_ms"`
-	StallTimeoutMS   int                `json:"stall_timeout_ms"`
-	RetireTimeoutMS  int                `json:"retire_timeout_ms"`
-	Endpoint         attributes         `json:"endpoint"`
+	Devices          []string   `json:"devices"`
+	GIDIndex         int        `json:"gid_index"`
+	GIDs             gidNames   `json:"gids"`
+	ReceiveDepth     int        `json:"receive_depth"`
+	SendBufferBytes  int        `json:"send_buffer_bytes"`
+	ConnectTimeoutMS int        `json:"connect_timeout_ms"`
+	AcceptWaitMS     int        `json:"accept_wait_ms"`
+	StallTimeoutMS   int        `json:"stall_timeout_ms"`
+	RetireTimeoutMS  int        `json:"retire_timeout_ms"`
+	Endpoint         attributes `json:"endpoint"`
 }
 
 // attributes are those of queue pairs.
@@ -112,28 +113,6 @@ type attributes struct {
 	ServiceLevel    int `json:"service_level"`
 	FlowLabel       int `json:"flow_label"`
 	PSN             int `json:"psn"`
-}
-
-// gidName is a GID's index or address.
-type gidName struct{ rail.Want }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (g *gidName) UnmarshalJSON(b []byte) error {
-	g.Want = rail.Any
-	if err := json.Unmarshal(b, &g.Index); err == nil {
-		if g.Index < 0 {
-			return sdk.Errorf(sdk.InvalidArgument, "the GID index %d is negative", g.Index)
-		}
-		return nil
-	}
-	g.Index = -1
-	var text string
-	if err := json.Unmarshal(b, &text); err != nil {
-		return err
-	}
-	a, err := netip.ParseAddr(text)
-	g.Addr = a
-	return err
 }
 
 // parseSettings fills in the defaults. The engine has checked the schema; a
@@ -162,14 +141,14 @@ func parseSettings(raw json.RawMessage) (settings, error) {
 	if !verbs.MTU(e.PathMTU).Valid() {
 		return s, sdk.Errorf(sdk.InvalidArgument, "rdma settings: endpoint.path_mtu is %d, must be 256, 512, 1024, 2048 or 4096", e.PathMTU)
 	}
-	if slices.Contains(s.Devices, "") {
-		return s, sdk.Errorf(sdk.InvalidArgument, "rdma settings: devices holds an empty name")
+	if err := s.checkNames(); err != nil {
+		return s, sdk.Errorf(sdk.InvalidArgument, "rdma settings: %w", err)
 	}
 	for _, c := range []struct {
 		key             string
 		value, min, max int
 	}{
-		{"gid_index", s.GIDIndex, -1, 65535},
+		{"gid_index", s.GIDIndex, -1, maxGIDIndex},
 		{"receive_depth", s.ReceiveDepth, 16, 4096},
 		{"send_buffer_bytes", s.SendBufferBytes, 1 << 20, 1 << 30},
 		{"connect_timeout_ms", s.ConnectTimeoutMS, 1, 600_000},
@@ -208,23 +187,10 @@ func (s *settings) rank(device, port string) (rank int, ok bool) {
 	return i, i >= 0
 }
 
-// absent returns the names in the list of devices that none of these has.
-func (s *settings) absent(infos []verbs.Info) (names []string) {
-	for _, name := range s.Devices {
-		device, _, _ := strings.Cut(name, "/")
-		if !slices.ContainsFunc(infos, func(i verbs.Info) bool { return i.Name == device }) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // gid is what the user wants of a port's GID.
 func (s *settings) gid(device, port string) rail.Want {
-	for _, name := range []string{port, device} {
-		if g, ok := s.GIDs[name]; ok {
-			return g.Want
-		}
+	if key, ok := s.gidKey(device, port); ok {
+		return s.GIDs[key]
 	}
 	return rail.Want{Index: s.GIDIndex}
 }

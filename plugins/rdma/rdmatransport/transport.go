@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
@@ -48,7 +47,8 @@ type Transport struct {
 	incarnation sdk.Incarnation
 	host        string
 	devices     []*device
-	changed     func() // or nil
+	faults      []error // names in the settings that this machine does not have
+	changed     func()  // or nil
 
 	closing sync.Mutex
 	closed  bool
@@ -105,13 +105,15 @@ func (t *Transport) Configure(_ context.Context, cfg sdk.Config) (sdk.Setup, err
 func (t *Transport) open() error {
 	infos, err := t.provider.Devices()
 	if err != nil {
-		return sdk.Errorf(sdk.Unsupported, "rdma: %w", advise(err))
+		code := sdk.Unsupported
+		if errors.Is(err, sdk.InvalidArgument) { // of a simulation
+			code = sdk.InvalidArgument
+		}
+		return sdk.Errorf(code, "rdma: %w", advise(err))
 	}
-	if absent := t.settings.absent(infos); len(absent) > 0 {
-		return sdk.Errorf(sdk.Unsupported, "rdma: the settings name %s, and there is %s", strings.Join(absent, ", "), names(infos))
-	}
+	t.faults = t.settings.strangers(infos)
 	var troubles []error
-	usable := false
+	usable, code := false, sdk.Unsupported
 	for _, info := range infos {
 		d, err := t.openOne(info)
 		if err != nil {
@@ -126,9 +128,15 @@ func (t *Transport) open() error {
 			if p.usable() {
 				usable = true
 			} else {
+				if p.active && t.settings.GIDIndex >= 0 {
+					code = sdk.InvalidArgument // the machine may lack nothing
+				}
 				troubles = append(troubles, fmt.Errorf("port %s: %w", p.Name(), p.trouble))
 			}
 		}
+	}
+	if len(t.faults) > 0 {
+		return sdk.Errorf(sdk.InvalidArgument, "rdma settings: %w", errors.Join(misnamed(t.faults), t.closeDevices()))
 	}
 	if !usable {
 		if len(troubles) == 0 {
@@ -136,23 +144,30 @@ func (t *Transport) open() error {
 		} else { // there is something to mend, which the engine does not know
 			t.log.Warn("there are RDMA devices, and none can be used: see `hawser doctor rdma`", "error", errors.Join(troubles...))
 		}
-		return sdk.Errorf(sdk.Unsupported, "rdma: %w", errors.Join(append(troubles, t.closeDevices())...))
+		return sdk.Errorf(code, "rdma: %w", errors.Join(append(troubles, t.closeDevices())...))
 	}
 	for _, err := range troubles {
 		t.log.Warn("not used", "error", err)
 	}
 	for _, d := range t.devices {
+		d.sharers = len(t.devices)
 		d.tasks.Go(d.listen)
 	}
 	return nil
 }
 
-// openOne opens a device; nil if the settings leave it out.
+// openOne opens a device; nil if the settings leave it out. What they name of
+// it and it does not have is added to the faults.
 func (t *Transport) openOne(info verbs.Info) (*device, error) {
 	d, err := openDevice(t.provider, info, &t.settings, t.log, t.pathsChanged)
 	if err != nil {
 		return nil, err
 	}
+	all, err := d.dev.Ports()
+	if err != nil {
+		return nil, errors.Join(err, d.dev.Close())
+	}
+	t.faults = append(t.faults, t.settings.strange(d.name, all)...)
 	if len(d.ports.list()) == 0 {
 		return nil, d.dev.Close()
 	}
@@ -160,17 +175,6 @@ func (t *Transport) openOne(info verbs.Info) (*device, error) {
 		return nil, errors.Join(err, d.dev.Close())
 	}
 	return d, nil
-}
-
-func names(infos []verbs.Info) string {
-	if len(infos) == 0 {
-		return "no device at all: " + needDevice
-	}
-	var s []string
-	for _, i := range infos {
-		s = append(s, i.Name)
-	}
-	return strings.Join(s, ", ")
 }
 
 // localPorts lists the ports that are wanted, in the order of the settings.

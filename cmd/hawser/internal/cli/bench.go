@@ -93,6 +93,9 @@ func (b *benchFlags) check() error {
 	if b.o.Pings+b.o.BurstCount+b.o.RateCount == 0 {
 		return usageError("--pings, --burst and --rate-count are all 0: nothing would be measured")
 	}
+	if _, err := chooseTransports(nil, []string{b.transport}); err != nil {
+		return usageError("--transport: %v", err)
+	}
 	b.o.Setup = lab.Setup{Listen: "127.0.0.1:0", PluginsDir: b.pluginsDir, Lock: b.lock, Transports: []string{b.transport}}
 	b.o.NodeArgs = []string{"--log-level", "error"}
 	cfg, err := b.o.Setup.Config().Effective()

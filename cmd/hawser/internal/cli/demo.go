@@ -28,7 +28,8 @@ taken away. A row holds if every notification arrived, each once.
 
 Each row tells which transports carried how many, at which notification each
 fault landed, and how it shows that the fault really happened. Exits with 0 if
-all rows hold, and with 2 if one does not.
+all rows hold, with 2 if one does not, and with 3 if there is nothing to run
+them on: --set rdma without --simulate needs an RDMA device.
 
 The rows, which --row runs alone by number, name or a part of one:
 ` + rowsHelp(),

@@ -46,7 +46,9 @@ Exits with 0 if a transport can carry and there is no problem, else with 2.`,
 			return err
 		}
 		if len(names) > 0 {
-			cfg.Transports = chooseTransports(cfg.Transports, names)
+			if cfg.Transports, err = chooseTransports(cfg.Transports, names); err != nil {
+				return usageError("%v", err)
+			}
 			cfg.Notification.RPCFallback = new(false)
 		}
 		here, transports, err := engine.Examine(cmd.Context(), cfg)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -116,7 +117,10 @@ func (f *engineFlags) apply(cfg engine.Config) (engine.Config, error) {
 		if !slices.ContainsFunc(f.transports, func(s string) bool { return strings.TrimSpace(s) != "" }) {
 			return engine.Config{}, usageError("--transports must name at least one transport")
 		}
-		cfg.Transports = chooseTransports(cfg.Transports, f.transports)
+		var err error
+		if cfg.Transports, err = chooseTransports(cfg.Transports, f.transports); err != nil {
+			return engine.Config{}, usageError("--transports: %v", err)
+		}
 	}
 	if err := pluginsDirThere(cfg, f.pluginsDir != ""); err != nil {
 		return engine.Config{}, err
@@ -161,18 +165,27 @@ func (f *engineFlags) addPeers(cfg *engine.Config) error {
 	return nil
 }
 
-// chooseTransports keeps the settings of those that were configured.
-func chooseTransports(configured []engine.TransportConfig, names []string) []engine.TransportConfig {
+// chooseTransports keeps the settings of those that were configured. What is
+// wrong with the names is not the configuration's fault.
+func chooseTransports(configured []engine.TransportConfig, names []string) ([]engine.TransportConfig, error) {
 	list := []engine.TransportConfig{}
 	for _, name := range names {
 		t := engine.TransportConfig{Name: strings.TrimSpace(name)}
+		switch {
+		case !transportName.MatchString(t.Name):
+			return nil, fmt.Errorf("%q is no name of a transport: 1 to 32 of [a-z0-9-]", t.Name)
+		case slices.ContainsFunc(list, func(c engine.TransportConfig) bool { return c.Name == t.Name }):
+			return nil, fmt.Errorf("%s is named twice", t.Name)
+		}
 		if i := slices.IndexFunc(configured, func(c engine.TransportConfig) bool { return c.Name == t.Name }); i >= 0 {
 			t = configured[i]
 		}
 		list = append(list, t)
 	}
-	return list
+	return list, nil
 }
+
+var transportName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // open loads the configuration and opens an engine with it.
 func (f *engineFlags) open(ctx context.Context, log io.Writer) (*engine.Engine, error) {

@@ -84,6 +84,28 @@ const (
 	downTime = 3 * time.Second
 )
 
+// needDevices says why rdma cannot carry on this machine, where the rows are for
+// its devices: everything would go over tcp.
+func (o Options) needDevices(ctx context.Context) error {
+	if o.Simulate || len(o.Hosts) > 0 {
+		return nil
+	}
+	here, list, err := engine.Examine(ctx, engine.Config{
+		Plugins:      engine.PluginsConfig{Dir: o.PluginsDir, Lock: o.Lock},
+		Notification: engine.NotificationConfig{RPCFallback: new(false)},
+		Transports:   []engine.TransportConfig{{Name: rdma}},
+	})
+	if err != nil {
+		return err
+	}
+	for _, f := range append(here, list[0].Findings...) {
+		if f.State == engine.FindingAbsent || f.State == engine.FindingProblem {
+			return fmt.Errorf("rdma cannot carry on this machine: %s: %s; use --simulate for simulated devices, and see `hawser doctor rdma`", f.Subject, f.Found)
+		}
+	}
+	return nil
+}
+
 func judgeAllRDMA(s *stage, _ *ledger, r *Result) {
 	s.require(r.By[rdma] == r.Expected, "%d of %d went over rdma", r.By[rdma], r.Expected)
 }

@@ -85,6 +85,11 @@ func Run(ctx context.Context, o Options) (bool, error) {
 		if err := o.setup(o.Rows[0], senderName, anyPort).Check(); err != nil {
 			return false, err
 		}
+		if o.Rows[0].transports[0] == rdma {
+			if err := o.needDevices(ctx); err != nil {
+				return false, err
+			}
+		}
 	}
 	defer lab.Sweep()
 	all := true

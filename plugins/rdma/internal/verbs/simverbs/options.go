@@ -1,6 +1,7 @@
 package simverbs
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -64,6 +65,26 @@ type Port struct {
 	Down bool `json:",omitempty"`
 }
 
+// Open starts a process of the host that a JSON file describes, in a directory
+// that is there. Keys that it does not know are refused: what a misspelt one
+// leaves out would be missed much later.
+func Open(file string) (*Provider, error) {
+	o, err := Load(file)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := os.Stat(o.Dir); err != nil {
+		return nil, fmt.Errorf("%s: Dir: %w", file, err)
+	} else if !st.IsDir() {
+		return nil, fmt.Errorf("%s: Dir: %s is not a directory", file, o.Dir)
+	}
+	p, err := New(o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return p, nil
+}
+
 // Load reads options from a JSON file.
 func Load(file string) (Options, error) {
 	b, err := os.ReadFile(file)
@@ -71,8 +92,13 @@ func Load(file string) (Options, error) {
 		return Options{}, err
 	}
 	var o Options
-	if err := json.Unmarshal(b, &o); err != nil {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
 		return Options{}, fmt.Errorf("%s: %w", file, err)
+	}
+	if d.More() {
+		return Options{}, fmt.Errorf("%s: there is more than one value", file)
 	}
 	if o.Dir == "" {
 		o.Dir = filepath.Dir(file)
