@@ -35,6 +35,8 @@ type Moved struct {
 	Plain    MoveResult `json:"plain"`
 	// Ratio is of bytes a second, transfers' of the plain program's.
 	Ratio float64 `json:"ratio"`
+	// Memory is that of the four processes during the transfers.
+	Memory Footprint `json:"memory"`
 }
 
 const (
@@ -63,6 +65,10 @@ func RunMove(ctx context.Context, o MoveOptions) (list []Moved, err error) {
 	if err := p.b.Call(ctx, "allocate", total, &there); err != nil {
 		return nil, err
 	}
+	pids, err := p.pids(ctx)
+	if err != nil {
+		return nil, err
+	}
 	seed := uint64(0)
 	for _, size := range o.Sizes {
 		for _, write := range o.Writes {
@@ -74,7 +80,13 @@ func RunMove(ctx context.Context, o MoveOptions) (list []Moved, err error) {
 			plain := a
 			plain.Plain = there.Plain
 			turns := []func() error{
-				func() error { seed++; return p.move(ctx, a, seed, &m.Transfer) },
+				func() error {
+					seed++
+					stop := watch(pids)
+					err := p.move(ctx, a, seed, &m.Transfer)
+					m.Memory = stop()
+					return err
+				},
 				func() error { seed++; return p.move(ctx, plain, seed, &m.Plain) },
 			}
 			if o.PlainFirst {
@@ -87,6 +99,21 @@ func RunMove(ctx context.Context, o MoveOptions) (list []Moved, err error) {
 			}
 			m.Ratio = m.Transfer.BytesPerSecond / m.Plain.BytesPerSecond
 			list = append(list, m)
+		}
+	}
+	return list, nil
+}
+
+// pids are the nodes' and their plugins'.
+func (p *pair) pids(ctx context.Context) (list []int, err error) {
+	for _, n := range []*lab.Process{p.a, p.b} {
+		var up []lab.Transport
+		if err := n.Call(ctx, "transports", nil, &up); err != nil {
+			return nil, err
+		}
+		list = append(list, n.PID())
+		for _, t := range up {
+			list = append(list, t.PID)
 		}
 	}
 	return list, nil

@@ -32,7 +32,9 @@ of each: for every transport, kind of op and size,
   one    how long one op takes with none beside it, p50
 
 and the same for a plain program: the same bytes between the same memory over one
-TCP connection of the two processes, with nothing between. The ratio is that of
+TCP connection of the two processes, with nothing between. Memory is what nodes and
+plugins have of their own together, without the regions; growth is how much higher
+it was in the second half of a measurement than in the first, in the worst round. The ratio is that of
 the two rates of one round. Each round has fresh processes, and they take turns to
 go first. That what was moved is what was there is checked each time.`,
 		Args: noArgs,
@@ -75,6 +77,8 @@ type movedMedian struct {
 	HighestRatio   float64 `json:"highest_ratio"`
 	P50US          float64 `json:"p50_us"`
 	PlainP50US     float64 `json:"plain_p50_us"`
+	// Memory has the highest figures of all rounds.
+	Memory benchnode.Footprint `json:"memory"`
 }
 
 // maxBenchMemory bounds the memory of each node.
@@ -146,13 +150,15 @@ func (b *benchTransferFlags) medians(rounds [][]movedJSON) (list []movedMedian) 
 		for _, size := range b.o.Sizes {
 			for _, op := range b.ops {
 				var rate, plain, ratio, p50, plainP50 []float64
+				var memory benchnode.Footprint
 				for _, m := range slices.Concat(rounds...) {
 					if m.Transport == t && m.Size == size && m.Op == op {
 						rate, plain, ratio = append(rate, m.Transfer.BytesPerSecond), append(plain, m.Plain.BytesPerSecond), append(ratio, m.Ratio)
 						p50, plainP50 = append(p50, m.Transfer.P50US), append(plainP50, m.Plain.P50US)
+						memory.Highest, memory.Growth = max(memory.Highest, m.Memory.Highest), max(memory.Growth, m.Memory.Growth)
 					}
 				}
-				list = append(list, movedMedian{t, op, size, median(rate), median(plain), median(ratio), slices.Min(ratio), slices.Max(ratio), median(p50), median(plainP50)})
+				list = append(list, movedMedian{t, op, size, median(rate), median(plain), median(ratio), slices.Min(ratio), slices.Max(ratio), median(p50), median(plainP50), memory})
 			}
 		}
 	}
@@ -162,10 +168,10 @@ func (b *benchTransferFlags) medians(rounds [][]movedJSON) (list []movedMedian) 
 func (b benchTransferJSON) print(w io.Writer) {
 	fmt.Fprintf(w, "%d rounds, %d ops under way; medians of the rounds, the ratio of the same round (lowest to highest)\n", len(b.Rounds), b.Window)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, strings.Join([]string{"TRANSPORT", "OP", "BYTES", "MB/S", "PLAIN TCP", "RATIO", "", "ONE, US", "PLAIN TCP", ""}, "\t"))
+	fmt.Fprintln(table, strings.Join([]string{"TRANSPORT", "OP", "BYTES", "MB/S", "PLAIN TCP", "RATIO", "", "ONE, US", "PLAIN TCP", "MEMORY", "GROWTH", ""}, "\t"))
 	for _, m := range b.Medians {
-		fmt.Fprintf(table, "%s\t%s\t%d\t%.0f\t%.0f\t%.2f\t(%.2f to %.2f)\t%.0f\t%.0f\t\n", m.Transport, m.Op, m.Size,
-			m.BytesPerSecond/1e6, m.PlainPerSecond/1e6, m.Ratio, m.LowestRatio, m.HighestRatio, m.P50US, m.PlainP50US)
+		fmt.Fprintf(table, "%s\t%s\t%d\t%.0f\t%.0f\t%.2f\t(%.2f to %.2f)\t%.0f\t%.0f\t%.1f MB\t%.1f MB\t\n", m.Transport, m.Op, m.Size,
+			m.BytesPerSecond/1e6, m.PlainPerSecond/1e6, m.Ratio, m.LowestRatio, m.HighestRatio, m.P50US, m.PlainP50US, float64(m.Memory.Highest)/1e6, float64(m.Memory.Growth)/1e6)
 	}
 	_ = table.Flush()
 }
