@@ -1,5 +1,5 @@
-// Command bench measures Hawser's notifications against plain programs that do
-// the same, in one run: contenders take turns round by round, in an order that
+// Command bench measures Hawser's notifications and transfers against plain
+// programs that do the same, in one run: contenders take turns round by round, in an order that
 // rotates, with fresh processes each round, and what is reported is ratios of
 // the same round. It is a module of its own, so that what Hawser is measured
 // against is no dependency of Hawser.
@@ -26,7 +26,10 @@ type settings struct {
 	window    int
 	payload   int
 	peers     int
+	standing  bool
 	lowJitter bool
+
+	transfers, transferWindow, transferBytes int
 }
 
 func main() {
@@ -45,6 +48,10 @@ func main() {
 	flag.IntVar(&s.window, "window", 256, "notifications without an ack in the rate measurement")
 	flag.IntVar(&s.payload, "payload", 64, "bytes of payload")
 	flag.IntVar(&s.peers, "peers", 1000, "idle peers, in memory")
+	flag.BoolVar(&s.standing, "standing", true, "measure silent peers and idle engines")
+	flag.IntVar(&s.transfers, "transfers", 5, "rounds of transfers; 0 leaves them out")
+	flag.IntVar(&s.transferWindow, "transfer-window", 4, "transfers under way")
+	flag.IntVar(&s.transferBytes, "transfer-bytes", 1<<30, "bytes of each measurement of transfers")
 	flag.BoolVar(&s.lowJitter, "awake", true, "hold the cores awake (/dev/cpu_dma_latency) where that is allowed")
 	flag.Parse()
 	fail(run(s))
@@ -88,19 +95,38 @@ func run(s settings) error {
 			fmt.Fprintf(os.Stderr, "round %d/%d %-22s %s (%.1f s)\n", round+1, s.rounds, c.name, m, time.Since(start).Seconds())
 		}
 	}
-	figures, err := standing(s)
+	report := ""
+	if s.rounds > 0 {
+		report = results.report(s, held)
+	}
+	if s.standing {
+		figures, err := standing(s)
+		if err != nil {
+			return err
+		}
+		report += standingReport(figures)
+	}
+	if err := s.publish("bench", report); err != nil {
+		return err
+	}
+	if s.transfers == 0 {
+		return nil
+	}
+	list, err := measureTransfers(s)
 	if err != nil {
 		return err
 	}
-	report := standingReport(figures)
-	if s.rounds > 0 {
-		report = results.report(s, held) + report
-	}
+	return s.publish("bench transfers", transferReport(s, held, list))
+}
+
+// publish prints a part of the report, and writes it between its marks. What was
+// not measured stays as it is.
+func (s *settings) publish(part, report string) error {
 	fmt.Print(report)
-	if s.out == "" {
+	if s.out == "" || report == "" {
 		return nil
 	}
-	return writeReport(s.out, report)
+	return writeReport(s.out, part, report)
 }
 
 // stayAwake asks the kernel to keep idle cores from sleeping, which otherwise

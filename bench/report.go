@@ -79,8 +79,8 @@ func median(sorted []float64) float64 { return sorted[len(sorted)/2] }
 
 func (r *results) report(s settings, awake bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured on %s, %d cores, %s/%s, %s; %d rounds, contenders in turn, fresh processes each round; cores kept awake: %v. Ratios travel, times do not.\n\n",
-		time.Now().Format("2006-01-02"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), s.rounds, awake)
+	fmt.Fprintf(&b, "Measured on %s; %d rounds, contenders in turn, fresh processes each round; cores kept awake: %v. Ratios travel, times do not.\n\n",
+		conditions(), s.rounds, awake)
 	b.WriteString("| ratio | aim | median | lowest | highest | |\n|---|---|---|---|---|---|\n")
 	for _, a := range aims {
 		list := r.ratios(a)
@@ -102,6 +102,11 @@ func (r *results) report(s settings, awake bool) string {
 			of(func(m measured) float64 { return seconds(m.burst) * 1e3 }), of(func(m measured) float64 { return m.rate / 1e3 }), c.guarantee)
 	}
 	return b.String()
+}
+
+// conditions are when and where it is measured.
+func conditions() string {
+	return fmt.Sprintf("%s, %d cores, %s/%s, %s", time.Now().Format("2006-01-02"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }
 
 func (a aim) wanted() string {
@@ -128,14 +133,10 @@ func (a aim) verdict(ratio float64) string {
 	}
 }
 
-const (
-	beginMark = "<!-- bench: begin -->"
-	endMark   = "<!-- bench: end -->"
-)
-
-// writeReport puts the report between the marks of a document, whose other
-// text is a person's.
-func writeReport(file, report string) error {
+// writeReport puts a part of the report between its marks of a document, whose
+// other text is a person's.
+func writeReport(file, part, report string) error {
+	beginMark, endMark := "<!-- "+part+": begin -->", "<!-- "+part+": end -->"
 	old, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
 		return err

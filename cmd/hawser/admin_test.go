@@ -26,7 +26,7 @@ func runtimeDir(t *testing.T) string {
 // TestAdmin asks a running node as a user does.
 func TestAdmin(t *testing.T) {
 	dir := runtimeDir(t)
-	for _, args := range [][]string{{"peers"}, {"status"}, {"plugin", "restart", "tcp"}} {
+	for _, args := range [][]string{{"peers"}, {"status"}, {"mappings", "list"}, {"mappings", "retire", "x"}, {"plugin", "restart", "tcp"}} {
 		if _, errs, code := output(t, hawser(t, args...)); code != 3 || !strings.Contains(errs, "runs no node here") || !strings.Contains(errs, dir) {
 			t.Errorf("%v without a node: exit code %d: %s", args, code, errs)
 		}

@@ -339,6 +339,46 @@ func TestBench(t *testing.T) {
 	}
 }
 
+func TestBenchTransfer(t *testing.T) {
+	out, errs, code := output(t, hawser(t, "bench", "transfer", "--rounds", "2", "--transport", "tcp,rpcfallback",
+		"--size", "5000", "--size", "6000000", "--window", "2", "--bytes", "20000000", "-o", "json"))
+	type result struct {
+		Count          int
+		BytesPerSecond float64 `json:"bytes_per_second"`
+	}
+	var r struct {
+		Rounds [][]struct {
+			Transport, Op   string
+			Size            int
+			Transfer, Plain result
+			Ratio           float64
+		}
+		Medians []struct {
+			Transport, Op string
+			Size          int
+			Ratio         float64
+			Lowest        float64 `json:"lowest_ratio"`
+			Highest       float64 `json:"highest_ratio"`
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, out, errs)
+	}
+	if len(r.Rounds) != 2 || len(r.Rounds[0]) != 8 || len(r.Medians) != 8 || r.Rounds[0][0].Transport != "tcp" || r.Rounds[1][0].Transport != "rpcfallback" {
+		t.Fatalf("got %+v", r)
+	}
+	for _, m := range r.Rounds[1] {
+		if m.Transfer.Count != 20000000/m.Size || m.Transfer.BytesPerSecond <= 0 || m.Plain.Count != m.Transfer.Count || m.Plain.BytesPerSecond <= 0 || m.Ratio <= 0 {
+			t.Errorf("got %+v", m)
+		}
+	}
+	for _, m := range r.Medians {
+		if m.Lowest <= 0 || m.Lowest > m.Ratio || m.Ratio > m.Highest {
+			t.Errorf("got %+v", m)
+		}
+	}
+}
+
 // TestDemoWithoutHawserFaulty: packages leave that binary out; its row is
 // skipped, says so, and is no failure.
 func TestDemoWithoutHawserFaulty(t *testing.T) {

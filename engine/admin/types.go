@@ -1,8 +1,9 @@
 // Package admin is what an engine's admin socket says, and a client for it.
 // The socket is a unix socket of mode 0600 that speaks HTTP with JSON: GET
 // /node, /peers, /mappings, /transports and /stats, POST
-// /transports/NAME/restart and /mappings/retire, and all that the engine's status handler has. Which engines have one is up to
-// the configuration key admin.socket.
+// /transports/NAME/restart and /mappings/retire, and all that the engine's
+// status handler has. Which engines have one is up to the configuration key
+// admin.socket.
 //
 // The package knows nothing of the engine; programs that only look at one
 // need no more than this.

@@ -135,7 +135,7 @@ func TestShownFiles(t *testing.T) {
 		}
 		settle(t, name, doc, fresh)
 	}
-	for _, f := range []string{"examples/embed/main.go", "examples/transport/main.go"} {
+	for _, f := range []string{"examples/embed/main.go", "examples/kvtransfer/decode.go", "examples/transport/main.go"} {
 		if !shown[f] {
 			t.Errorf("no document shows %s", f)
 		}

@@ -61,6 +61,7 @@ var rules = []struct {
 	{"cmd", []string{"engine", "cmd"}},
 	{"examples/transport", []string{"sdk", "examples/transport"}},
 	{"examples/embed", []string{"engine"}},
+	{"examples/kvtransfer", []string{"engine"}},
 }
 
 // fault says what is wrong with one package importing another, or nothing.

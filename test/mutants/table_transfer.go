@@ -125,6 +125,13 @@ var transfers = []mutant{
 		"again == nil && now != address",
 		"again == nil", "engine", "TestARegistryIsAskedOnceMore", false},
 
+	{"demo: the bytes of a transfer are looked at", "cmd/hawser/internal/demo/transfer.go",
+		"!bound(i, b.count) || bytes.Equal(",
+		"!bound(i, b.count) || true || bytes.Equal(", "cmd/hawser/internal/demo", "TestTransfers", false},
+	{"demo: a notification without its bytes counts", "cmd/hawser/internal/demo/tally.go",
+		"\t\t\tt.Early++\n",
+		"", "cmd/hawser/internal/demo", "TestTally", false},
+
 	{"lease: idle only without any", "engine/internal/lease/lease.go",
 		"if r.held--; r.held > 0 {",
 		"if r.held--; r.held > 1 {", "engine/internal/lease", "TestLeases", false},

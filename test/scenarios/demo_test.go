@@ -28,6 +28,7 @@ type demoRow struct {
 	Duplicates   int
 	Damaged      int
 	Strangers    int
+	Early        int
 	Acknowledged int
 	Taken        int
 	Failed       map[string]int
@@ -41,7 +42,8 @@ type demoRow struct {
 		At    int
 		Proof string
 	}
-	Logs map[string]string
+	Stats map[string]struct{ OpsDone int }
+	Logs  map[string]string
 }
 
 // special is what is special about a row.
@@ -52,6 +54,7 @@ type special struct {
 	moved   bool     // something must have been sent twice
 	taken   bool     // acknowledged only by the peer's transport
 	idle    bool     // mostly waits, and may run beside others that do
+	alone   bool     // no notification goes with a transfer
 }
 
 // demoRows are the rows of plain transports. A row that is not here fails.
@@ -66,11 +69,11 @@ var demoRows = map[string]special{
 	"tcp cut":            {idle: true, faults: 1, carries: []string{"tcp", "rpcfallback"}, moved: true},
 	"tcp half cut":       {idle: true, faults: 2, carries: []string{"tcp", "rpcfallback"}, moved: true},
 	"oversize":           {carries: []string{"tcp", "rpcfallback"}},
-	"reader away":        {faults: 1, carries: []string{"tcp"}},
+	"reader away":        {faults: 1, carries: []string{"tcp"}, alone: true},
 	"frozen peer":        {idle: true, faults: 4, carries: []string{"tcp"}},
 	"frozen mid-stream":  {idle: true, faults: 2, carries: []string{"tcp"}, moved: true},
-	"protocol 0":         {faults: 4, carries: []string{"tcp", "rpcfallback"}, partial: true, taken: true},
-	"protocol 1":         {faults: 4, carries: []string{"tcp", "rpcfallback"}, moved: true, taken: true},
+	"protocol 0":         {faults: 4, carries: []string{"tcp", "rpcfallback"}, partial: true, taken: true, alone: true},
+	"protocol 1":         {faults: 4, carries: []string{"tcp", "rpcfallback"}, moved: true, taken: true, alone: true},
 }
 
 const (
@@ -139,6 +142,9 @@ func (r demoRow) check(t *testing.T, name string, want special) {
 	}
 	if r.Duplicates != 0 || r.Damaged != 0 || r.Strangers != 0 || !r.EndLast {
 		t.Errorf("%d twice, %d damaged, %d that nobody sent, END last: %v", r.Duplicates, r.Damaged, r.Strangers, r.EndLast)
+	}
+	if written := r.Stats["sender"].OpsDone; r.Early != 0 || want.alone != (written == 0) || !want.alone && written < r.Transfers {
+		t.Errorf("%d of transfers arrived, %d of them without the bytes; %d were written", r.Transfers, r.Early, written)
 	}
 	if want.taken && r.Taken != r.Acknowledged || !want.taken && r.Taken > 0 {
 		t.Errorf("of %d it is known only that the peer's transport has them", r.Taken)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,8 +34,11 @@ func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.L
 	defer cancel()
 	var tasks sync.WaitGroup
 	var received atomic.Int64
+	m := &shared{n: n}
+	defer m.close()
 	err := lab.Serve(ctx, in, out, func(*lab.Emitter) map[string]lab.Handler {
-		return n.Handlers(map[string]lab.Handler{
+		more := m.handlers()
+		maps.Copy(more, map[string]lab.Handler{
 			"echo": func(context.Context, json.RawMessage) (any, error) {
 				e, err := n.Engine()
 				if err == nil {
@@ -65,6 +69,7 @@ func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.L
 				return Rate(ctx, e, a.Peer, a.Count, a.Window, a.Size)
 			}),
 		})
+		return n.Handlers(more)
 	})
 	cancel()
 	tasks.Wait()

@@ -54,6 +54,17 @@ func dialNode(ctx context.Context, path string) (*admin.Client, error) {
 	}
 }
 
+// ask has a question put to the node.
+func ask(cmd *cobra.Command, socket string, question func(context.Context, *admin.Client) error) error {
+	n, err := dialNode(cmd.Context(), socket)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
+	defer cancel()
+	return adminError(cmd.Context(), n, question(ctx, n))
+}
+
 func node(ctx context.Context, c *admin.Client) (admin.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -89,7 +100,9 @@ func newPeers() *cobra.Command {
 holds of each peer: how far sending has come, what is pending, how much room the
 peer grants, when it was heard, whether it is marked as silent and for how long,
 and each path with its state (if it is paused, for how long and which pause in a
-row that is), what is under way on it and what went wrong last.
+row that is), what is under way on it and what went wrong last. Of peers whose
+memory is used here it lists the segment: the version of the descriptor, how many
+regions it has, who has it open, the ops under way and the endpoints for them.
 
 An engine within a program has a socket if its configuration has admin.socket;
 name it with --socket.`,
@@ -101,21 +114,17 @@ name it with --socket.`,
 		if limit < 1 || limit > admin.MaxPeers {
 			return usageError("--limit must be 1 to %d", admin.MaxPeers)
 		}
-		n, err := dialNode(cmd.Context(), *socket)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), askTimeout)
-		defer cancel()
-		peers, err := n.Peers(ctx, limit)
-		if err != nil {
-			return adminError(cmd.Context(), n, err)
-		}
-		if *o == outputJSON {
-			return document(cmd.OutOrStdout(), peers)
-		}
-		printPeers(cmd.OutOrStdout(), peers, time.Now())
-		return nil
+		return ask(cmd, *socket, func(ctx context.Context, n *admin.Client) error {
+			peers, err := n.Peers(ctx, limit)
+			if err != nil {
+				return err
+			}
+			if *o == outputJSON {
+				return document(cmd.OutOrStdout(), peers)
+			}
+			printPeers(cmd.OutOrStdout(), peers, time.Now())
+			return nil
+		})
 	}
 	return c
 }
@@ -155,6 +164,7 @@ func printPeers(w io.Writer, list admin.Peers, now time.Time) {
 		}
 	}
 	_ = table.Flush()
+	printSegments(w, list.Peers)
 	if more := list.Total - len(list.Peers); more > 0 {
 		fmt.Fprintf(w, "and %d more: see --limit\n", more)
 	}

@@ -15,17 +15,59 @@ import (
 )
 
 func newBench() *cobra.Command {
-	return group("bench", "Measure on this machine", newBenchNotify())
+	return group("bench", "Measure on this machine", newBenchNotify(), newBenchTransfer())
 }
 
-type benchFlags struct {
-	o          benchnode.Options
-	transport  string
+// benchCommon is what all measurements have.
+type benchCommon struct {
 	rounds     int
 	awake      bool
 	pluginsDir string
 	lock       string
 	output     *output
+}
+
+func (b *benchCommon) add(c *cobra.Command) {
+	flags := c.Flags()
+	flags.IntVar(&b.rounds, "rounds", 5, "how many rounds")
+	flags.BoolVar(&b.awake, "awake", false, "keep idle processors from sleeping, through /dev/cpu_dma_latency")
+	flags.StringVar(&b.pluginsDir, "plugins-dir", "", "where the plugins' binaries are looked for first (then: HAWSER_PLUGIN_PATH, and beside this program)")
+	flags.StringVar(&b.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
+	b.output = outputFlag(c)
+}
+
+// setup is that of nodes that run one transport.
+func (b *benchCommon) setup(transport string) lab.Setup {
+	return lab.Setup{Listen: "127.0.0.1:0", PluginsDir: b.pluginsDir, Lock: b.lock, Transports: []string{transport}}
+}
+
+// eachRound measures round after round, and says which one it is.
+func (b *benchCommon) eachRound(cmd *cobra.Command, measure func(ctx context.Context, i int) error) error {
+	if b.awake {
+		release, err := stayAwake()
+		if err != nil {
+			return failed(exitUnable, "--awake: %w", err)
+		}
+		defer release()
+	}
+	line := newStatus(cmd.ErrOrStderr())
+	defer line.clear()
+	for i := range b.rounds {
+		line.show(fmt.Sprintf("round %d of %d", i+1, b.rounds))
+		if err := measure(cmd.Context(), i); err != nil {
+			if cmd.Context().Err() != nil {
+				return context.Cause(cmd.Context())
+			}
+			return fmt.Errorf("round %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+type benchFlags struct {
+	benchCommon
+	o         benchnode.Options
+	transport string
 }
 
 func newBenchNotify() *cobra.Command {
@@ -47,16 +89,12 @@ Each round has fresh processes; that what was sent was received is checked. With
 	}
 	flags := c.Flags()
 	flags.StringVar(&b.transport, "transport", "tcp", "the transport to measure, e.g. tcp or rpcfallback")
-	flags.IntVar(&b.rounds, "rounds", 5, "how many rounds")
 	flags.IntVar(&b.o.Size, "size", 64, "payload in bytes")
 	flags.IntVar(&b.o.Pings, "pings", 5000, "round trips in a round; 0 leaves them out")
 	flags.IntVar(&b.o.BurstCount, "burst", 2000, "notifications in the burst; 0 leaves it out")
 	flags.IntVar(&b.o.RateCount, "rate-count", 100_000, "notifications for the rate; 0 leaves it out")
 	flags.IntVar(&b.o.Window, "window", 256, "how many the rate has under way")
-	flags.BoolVar(&b.awake, "awake", false, "keep idle processors from sleeping, through /dev/cpu_dma_latency")
-	flags.StringVar(&b.pluginsDir, "plugins-dir", "", "where the plugins' binaries are looked for first (then: HAWSER_PLUGIN_PATH, and beside this program)")
-	flags.StringVar(&b.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
-	b.output = outputFlag(c)
+	b.add(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error { return b.run(cmd) }
 	return c
 }
@@ -96,7 +134,7 @@ func (b *benchFlags) check() error {
 	if _, err := chooseTransports(nil, []string{b.transport}); err != nil {
 		return usageError("--transport: %v", err)
 	}
-	b.o.Setup = lab.Setup{Listen: "127.0.0.1:0", PluginsDir: b.pluginsDir, Lock: b.lock, Transports: []string{b.transport}}
+	b.o.Setup = b.setup(b.transport)
 	b.o.NodeArgs = []string{"--log-level", "error"}
 	cfg, err := b.o.Setup.Config().Effective()
 	if err != nil {
@@ -116,28 +154,15 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	if err := pluginsDirThere(b.o.Setup.Config(), true); err != nil {
 		return err
 	}
-	if b.awake {
-		release, err := stayAwake()
-		if err != nil {
-			return failed(exitUnable, "--awake: %w", err)
-		}
-		defer release()
-	}
 	result := benchJSON{Transport: b.transport, Size: b.o.Size, Awake: b.awake}
-	line := newStatus(cmd.ErrOrStderr())
-	defer line.clear()
-	for i := range b.rounds {
-		line.show(fmt.Sprintf("round %d of %d", i+1, b.rounds))
-		r, err := benchnode.Run(cmd.Context(), b.o)
-		if err != nil {
-			if cmd.Context().Err() != nil {
-				return context.Cause(cmd.Context())
-			}
-			return fmt.Errorf("round %d: %w", i+1, err)
-		}
+	err := b.eachRound(cmd, func(ctx context.Context, _ int) error {
+		r, err := benchnode.Run(ctx, b.o)
 		result.Rounds = append(result.Rounds, r)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	line.clear()
 	result.Median = medians(result.Rounds)
 	if *b.output == outputJSON {
 		return document(cmd.OutOrStdout(), result)

@@ -22,9 +22,10 @@ func newDemo() *cobra.Command {
 			Short: "Two nodes, thousands of notifications, faults, and a table of what arrived",
 			Long: `Starts two nodes on this machine, each with its plugins in processes of their
 own, and sends 4000 notifications from one to the other in each row of a table:
-2000 that stand for a transfer's, 2000 that stand alone, and an END marker when
-all of them have ended. Meanwhile plugins and nodes are killed, stopped and
-taken away. A row holds if every notification arrived, each once.
+2000 that follow a write into the receiver's memory, 2000 that stand alone, and
+an END marker when all of them have ended. Meanwhile plugins and nodes are killed,
+stopped and taken away. A row holds if every notification arrived, each once, and
+none before the bytes that were written.
 
 Each row tells which transports carried how many, at which notification each
 fault landed, and how it shows that the fault really happened. Exits with 0 if

@@ -23,7 +23,7 @@ func newNode() *cobra.Command {
 		Long: `Runs an engine with its plugins and says where it listens. What peers send is
 received and, with --print, printed; otherwise it is counted and dropped.
 
-hawser status, peers and plugin restart ask it over its admin
+hawser status, peers, mappings and plugin restart ask it over its admin
 socket, which lies in the user's runtime directory unless --admin-socket or the
 configuration says otherwise. With --admin-http it serves /healthz, /readyz,
 /metrics and a page for people.

@@ -67,7 +67,7 @@ Start with ` + "`hawser demo`" + `, which shows it on this machine.
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
 		newDemo(), newDemoNode(), newNode(), newSend(), newRecv(), newBench(), newBenchNode(),
-		newPeers(), newNodeStatus(), newPlugin(), newConfig(), newDoctor(), newVersion(),
+		newPeers(), newMappings(), newNodeStatus(), newPlugin(), newConfig(), newDoctor(), newVersion(),
 	)
 	return root
 }

@@ -48,6 +48,7 @@ func TestTally(t *testing.T) {
 		{"a stamp twice under another name", func(l *ledger) { l.arrived[4].Seq = l.arrived[3].Seq }, "1 duplicates"},
 		{"one lost", func(l *ledger) { l.arrived = append(l.arrived[:3], l.arrived[4:]...) }, "1 of 10 never arrived"},
 		{"one damaged", func(l *ledger) { l.arrived[3].Intact = false }, "1 arrived damaged"},
+		{"one before its transfer", func(l *ledger) { l.arrived[4].Early = true }, "1 arrived without the bytes"},
 		{"a stranger", func(l *ledger) { l.arrived[3].Name = "who" }, "1 arrived that nobody sent"},
 		{"END too early", func(l *ledger) {
 			l.arrived[9], l.arrived[10] = l.arrived[10], l.arrived[9]

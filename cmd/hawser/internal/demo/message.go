@@ -104,6 +104,8 @@ type arrival struct {
 	Seq       uint64
 	At        time.Duration
 	Intact    bool
+	// Early: the bytes of its transfer were not there yet, or wrong.
+	Early bool `json:",omitempty"`
 	// Life is the receiver's, counted by the parent from 1.
 	Life int `json:",omitempty"`
 }

@@ -24,6 +24,15 @@ type sendArgs struct {
 	From, To int
 	Hold     bool
 	Sizes    sizes
+	// Transfers: every second one goes with a transfer.
+	Transfers bool
+}
+
+// receiveArgs ask a node to receive notifications of these sizes, and, with
+// Count, what transfers of so many write into its memory.
+type receiveArgs struct {
+	Sizes sizes
+	Count int
 }
 
 // pingArgs ask for some notifications, one after the other, beside the stream;
@@ -57,7 +66,7 @@ func ServeNode(ctx context.Context, in io.ReadCloser, out io.Writer, log *slog.L
 		return n.Handlers(map[string]lab.Handler{
 			"send":    lab.With(func(_ context.Context, a sendArgs) (any, error) { return nil, n.send(ctx, a) }),
 			"pace":    lab.With(n.pace),
-			"receive": lab.With(func(_ context.Context, z sizes) (any, error) { return nil, n.receive(ctx, z) }),
+			"receive": lab.With(func(_ context.Context, a receiveArgs) (any, error) { return nil, n.receive(ctx, a) }),
 			"reading": lab.With(n.reading),
 			"end":     lab.With(func(context.Context, struct{}) (any, error) { return nil, n.end(ctx) }),
 			"pressed": lab.With(n.pressed),
@@ -94,6 +103,11 @@ func (n *node) send(ctx context.Context, a sendArgs) error {
 		return err
 	}
 	s := &sender{e: e, peer: a.Peer, count: a.Count, from: a.From, to: a.To, hold: a.Hold, sizes: a.Sizes, journal: n.journal}
+	if a.Transfers {
+		if s.outbox, err = openOutbox(ctx, e, a.Peer, a.Count); err != nil {
+			return err
+		}
+	}
 	s.pace.Store(int64(a.Pace))
 	n.mu.Lock()
 	n.sender = s
@@ -269,8 +283,12 @@ func (n *node) awaitReading(ctx context.Context) {
 	}
 }
 
-func (n *node) receive(ctx context.Context, z sizes) error {
+func (n *node) receive(ctx context.Context, args receiveArgs) error {
 	e, err := n.Engine()
+	if err != nil {
+		return err
+	}
+	b, err := openInbox(e, args.Count)
 	if err != nil {
 		return err
 	}
@@ -281,7 +299,8 @@ func (n *node) receive(ctx context.Context, z sizes) error {
 			if err != nil {
 				return
 			}
-			a := arrivalOf(r, z)
+			a := arrivalOf(r, args.Sizes)
+			a.Early = !b.wrote(r.Name)
 			n.journal.add(func(e *entries) { e.Arrived = append(e.Arrived, a) })
 		}
 	})

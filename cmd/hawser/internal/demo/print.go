@@ -23,6 +23,10 @@ func PrintText(w io.Writer, r Result) {
 		verdict, r.Scenario, r.Received, r.Expected, r.Duplicates, r.TookMS/1000)
 	fmt.Fprintf(w, "      %s; longest gap %s, slowest acknowledgement %s; %d resent, %d copies recognised\n",
 		carried(r.By), lap(r.LongestGap), lap(r.Slowest), r.Resent, r.Suppressed)
+	if st := r.Stats[senderName]; st.OpsDone > 0 {
+		fmt.Fprintf(w, "      %d transfers of %d bytes each, with a notification behind each: %d pieces repeated, %d transfers failed\n",
+			st.OpsDone, cellBytes, st.ChunksRepeated, st.OpsFailed+st.OpsUnknown)
+	}
 	for _, f := range r.Faults {
 		fmt.Fprintf(w, "      at %d (%d received): %s: %s\n", f.At, f.Received, f.What, f.Proof)
 	}

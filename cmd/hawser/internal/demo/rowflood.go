@@ -34,7 +34,7 @@ func beginFlood(ctx context.Context, s *stage) error {
 		return err
 	}
 	s.others = []*peer{n}
-	if err := n.Call(ctx, "receive", sizes{}, nil); err != nil {
+	if err := n.Call(ctx, "receive", receiveArgs{}, nil); err != nil {
 		return err
 	}
 	if _, err := s.floodPing(ctx); err != nil { // connects, and warms up

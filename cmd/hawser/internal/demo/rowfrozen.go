@@ -134,7 +134,7 @@ func freezePeers(ctx context.Context, s *stage) error {
 				return err
 			}
 			s.others[i] = n
-			if err := n.Call(ctx, "receive", sizes{}, nil); err != nil {
+			if err := n.Call(ctx, "receive", receiveArgs{}, nil); err != nil {
 				return err
 			}
 			f, err := n.freeze(ctx, k.withPlugins)

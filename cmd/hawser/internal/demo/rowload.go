@@ -107,7 +107,7 @@ func beginAway(ctx context.Context, s *stage) error {
 	both.Go(func() (err error) { s.others[0], err = s.open(ctx, secondSender, anyPort, 0); return err })
 	both.Go(func() (err error) {
 		if s.others[1], err = s.open(ctx, bystander, anyPort, -1); err == nil {
-			err = s.others[1].Call(ctx, "receive", sizes{}, nil)
+			err = s.others[1].Call(ctx, "receive", receiveArgs{}, nil)
 		}
 		return err
 	})

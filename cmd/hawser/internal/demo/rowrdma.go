@@ -66,7 +66,7 @@ func RDMARows() []Row {
 	}
 	for i := range rows {
 		more := rows[i].setup
-		rows[i].prepare = prepareRDMA
+		rows[i].prepare, rows[i].noTransfers = prepareRDMA, true
 		rows[i].setup = func(s *stage, node string, x *lab.Setup) {
 			setupRDMA(s, node, x)
 			if more != nil {

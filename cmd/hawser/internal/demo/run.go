@@ -219,6 +219,10 @@ func (s *stage) judge(r *Result) {
 	}
 	s.problems = append(s.problems, r.problems()...)
 	s.require(r.Taken == 0 || s.row.taken, "%d were never acknowledged, only taken", r.Taken)
+	if !s.row.noTransfers {
+		written := r.Stats[senderName].OpsDone
+		s.require(r.Transfers > 0 && written >= uint64(r.Transfers), "%d notifications of transfers arrived, of %d that were done", r.Transfers, written)
+	}
 	if !s.row.partial {
 		s.problems = append(s.problems, r.complete()...)
 	}

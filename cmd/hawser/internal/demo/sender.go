@@ -20,6 +20,7 @@ type sender struct {
 	to      int
 	hold    bool // END waits until it is asked for
 	sizes   sizes
+	outbox  *outbox // of transfers, or nil
 	journal *journal
 	pace    atomic.Int64 // notifications a second; 0 is as fast as they are taken
 	burst   atomic.Int64 // to send at once, beside the pace
@@ -88,6 +89,15 @@ func (s *sender) notify(ctx context.Context, i int) bool {
 	n := engine.Notification{Name: name(i, s.count)}
 	n.Payload = s.sizes.payload(n.Name)
 	at := lab.Now()
+	if s.outbox != nil && bound(i, s.count) {
+		s.journal.add(func(e *entries) { e.Sent = append(e.Sent, sent{i, at}) })
+		s.waits.Go(func() {
+			if err := s.outbox.send(ctx, i, n); ctx.Err() == nil {
+				s.transferEnded(i, err)
+			}
+		})
+		return true
+	}
 	d, err := s.e.Notify(ctx, s.peer, n)
 	s.longest.Store(max(s.longest.Load(), int64(lab.Now()-at)))
 	for errors.Is(err, engine.Backpressure) && ctx.Err() == nil {

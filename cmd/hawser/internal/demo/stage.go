@@ -208,7 +208,11 @@ func (s *stage) openReceiver(ctx context.Context, listen string) error {
 		return err
 	}
 	s.receiver = n
-	return n.Call(ctx, "receive", s.sizes(), nil)
+	a := receiveArgs{Sizes: s.sizes()}
+	if !s.row.noTransfers {
+		a.Count = s.o.Count
+	}
+	return n.Call(ctx, "receive", a, nil)
 }
 
 // close ends both nodes, whatever state they are in.
@@ -244,7 +248,7 @@ func (s *stage) send(ctx context.Context) error {
 func (s *stage) sending(from, to int, hold bool) sendArgs {
 	return sendArgs{
 		Peer: s.receiver.opened.Address, Count: s.o.Count, Pace: s.fullPace(),
-		From: from, To: to, Hold: hold, Sizes: s.sizes(),
+		From: from, To: to, Hold: hold, Sizes: s.sizes(), Transfers: !s.row.noTransfers,
 	}
 }
 

@@ -18,6 +18,8 @@ type Tally struct {
 	// that nobody sent.
 	Damaged   int `json:"damaged"`
 	Strangers int `json:"strangers"`
+	// Early is arrivals before the bytes of their transfer, or with wrong ones.
+	Early int `json:"early"`
 	// Acked is those that ended well, and Taken those of them of which only the
 	// peer's transport has said so, as with protocols 0 and 1.
 	Acked int `json:"acknowledged"`
@@ -59,6 +61,9 @@ func (l *ledger) tally(count int) Tally {
 		}
 		if !a.Intact {
 			t.Damaged++
+		}
+		if a.Early {
+			t.Early++
 		}
 		key := stampKey{a.Life, a.Sender, a.Session, a.Seq}
 		stamped := a.Session != 0 // protocol 0 has none
@@ -131,6 +136,7 @@ func (t Tally) problems() (list []string) {
 	}
 	say(t.Duplicates == 0, "%d duplicates", t.Duplicates)
 	say(t.Damaged == 0, "%d arrived damaged", t.Damaged)
+	say(t.Early == 0, "%d arrived without the bytes of their transfer", t.Early)
 	say(t.Strangers == 0, "%d arrived that nobody sent", t.Strangers)
 	say(t.EndLast, "END was not the last to arrive")
 	say(t.Failed[""] == 0, "%d failed without saying whether a copy may arrive", t.Failed[""])
