@@ -120,6 +120,16 @@ func (l *lab) process(t testing.TB) cuda.Driver {
 // transport makes one in a process of its own.
 func (l *lab) transport(t testing.TB) *Transport { return New(l.process(t), l.gpus()) }
 
+// apart makes one in another process than the application's, whose events it may
+// then open: on hardware it takes the binary.
+func (l *lab) apart(t testing.TB) sdk.Transport {
+	t.Helper()
+	if hardware() != nil {
+		return l.binary(t, plugin(t))
+	}
+	return l.transport(t)
+}
+
 // gpus is what the management library says of the machine, asked once: it takes
 // its time.
 func (l *lab) gpus() nvml.Reader {

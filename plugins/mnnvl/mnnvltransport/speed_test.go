@@ -218,7 +218,7 @@ func TestEventRounds(t *testing.T) {
 		rounds = 30
 	}
 	l := newLab(t)
-	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	a, b := l.start(t, l.apart(t), 1), l.start(t, l.transport(t), 2)
 	mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
 	here, there := a.register(t, mine, true, 1<<40, 1), b.register(t, theirs, true, 1<<41, 1)
 	a.announce(t, there)
