@@ -85,6 +85,7 @@ type line struct {
 	bytes   int       // of those that wait
 	room    sync.Cond // something has its outcome
 	ended   chan error
+	told    func() // called in Completed, if not nil
 }
 
 // waiting is an op without an outcome.
@@ -94,6 +95,9 @@ type waiting struct {
 }
 
 func (l *line) Completed(cs []sdk.Completion) {
+	if l.told != nil {
+		l.told()
+	}
 	for _, c := range cs {
 		l.mu.Lock()
 		w := l.waiting[c.ID]
