@@ -78,6 +78,7 @@ grep -hE 'SKIPPED' "$parts"/*.log | sed 's/^ *//' | sort | uniq -c
 echo
 echo "== speed"
 grep -hE '^SPEED' "$parts/speed.log"
+grep -hE 'the thread has slept' "$parts/hops.log" | sed 's/^ *//'
 grep -hE '^Benchmark' "$parts/mapping.log" "$parts/calls.log"
 echo
 echo "== all ($SECONDS s)"

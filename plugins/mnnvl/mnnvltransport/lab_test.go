@@ -323,7 +323,10 @@ func (l *lab) producer(t testing.TB, m *deviceMemory) *producer {
 		p.h, err = c.ExportEvent(p.e)
 		return err
 	})
-	t.Cleanup(func() { p.do(func(c cuda.Context) error { return c.DestroyEvent(p.e) }) })
+	t.Cleanup(func() {
+		p.settle() // its memory goes next
+		p.do(func(c cuda.Context) error { return c.DestroyEvent(p.e) })
+	})
 	p.produce(0, time.Nanosecond) // loads its kernel
 	p.settle()
 	return p

@@ -233,7 +233,9 @@ func TestEventRounds(t *testing.T) {
 			if h := p.produce(value, 500*time.Microsecond); with {
 				o.Event = h
 			}
-			w.must(o)
+			if w.must(o); t.Failed() {
+				t.FailNow()
+			}
 			if x, y := bytesOf(t, theirs, size); x != value || y != value {
 				wrong++
 			}

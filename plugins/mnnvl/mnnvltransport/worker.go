@@ -175,7 +175,7 @@ func (w *worker) run(c cuda.Context) error {
 		clear(tasks)
 		w.submit(c)
 		busy, progress := w.poll(c)
-		if told := w.report(); told && !busy {
+		if told := w.report(); told && !busy && !w.waiting.Load() {
 			// What a handler has woken waits for this thread's processor: another
 			// one takes it only after a sleep, which the runtime means to be of 3
 			// microseconds and the kernel makes 60.
