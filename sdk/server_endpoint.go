@@ -52,6 +52,9 @@ func (s *server) newEndpoint(ctx context.Context, use Use, id uint64, window uin
 	}
 	e := &servedEndpoint{s: s, id: id, use: use}
 	e.out = outbound{s: s, endpoint: id}
+	if use == UseFrames {
+		e.out.outcomes = link.More
+	}
 	if window > 0 && use == UseFrames {
 		e.window = newServedWindow(window)
 		if s.mu.closing {
@@ -256,6 +259,10 @@ func (e *servedEndpoint) Ended(err error) {
 type outbound struct {
 	s        *server
 	endpoint uint64
+	// outcomes is how they are sent. Nobody waits for a frame's to the
+	// microsecond, and received frames often follow: with More they share a
+	// write. A caller waits for that of an op, and nothing follows.
+	outcomes link.Mode
 	records  []link.Record
 	runs     link.Runs
 }
@@ -273,9 +280,7 @@ func (o *outbound) complete(id uint64, outcome Outcome, code Code) {
 func (o *outbound) flush() {
 	if o.runs.IDs() > 0 {
 		o.records = append(o.records, link.Record{Type: link.Complete, Endpoint: o.endpoint, Payload: o.runs.Payload()})
-		// Nobody waits for an outcome to the microsecond, and received frames
-		// often follow: they share a write.
-		o.send(link.More)
+		o.send(o.outcomes)
 		o.runs.Reset()
 	}
 }

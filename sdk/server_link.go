@@ -15,7 +15,7 @@ import (
 func (s *server) serveLink(c link.Carrier) {
 	s.carrier = c
 	close(s.linkOpen)
-	r := linkReader{s: s, out: outbound{s: s}}
+	r := linkReader{s: s, out: outbound{s: s, outcomes: link.More}}
 	var recs []link.Record
 	var err error
 	for err == nil {

@@ -3,6 +3,8 @@
 #
 #	bin/gpu/run.sh [folder for the logs]
 #
+# The logs are two files, all.log and doctor.json.
+#
 # It needs what lies beside it and nothing else: the stripped test binaries and
 # the plugin. It takes less than eight minutes, and ends with a table: what ran,
 # how long it took, what was skipped, and the speed. It fails if a test has failed.
@@ -10,6 +12,9 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 logs=${1:-${OUT:-$here/logs}}
 mkdir -p "$logs"
+parts=$(mktemp -d) # a log for each part, until they are put together
+trap 'rm -rf "$parts"' EXIT
+: >"$logs/all.log"
 export HAWSER_GPU_TEST=1 HAWSER_MNNVL_PLUGIN=$here/hawser-mnnvl
 failed=0
 summary=()
@@ -29,44 +34,52 @@ part() {
 		return
 	fi
 	echo "== $name"
-	(cd "$here" && timeout -k 5 "$limit" "./$binary" -test.v -test.timeout "${limit}s" "$@") </dev/null >"$logs/$name.log" 2>&1
+	(cd "$here" && timeout -k 5 "$limit" "./$binary" -test.v -test.timeout "$((limit - 3))s" "$@") </dev/null >"$parts/$name.log" 2>&1
 	local rc=$?
+	{
+		echo "######## $name ($rc)"
+		cat "$parts/$name.log"
+	} >>"$logs/all.log"
 	if [ $rc -ne 0 ]; then
 		state="FAILED ($rc)" failed=1
-		grep -nE -- '--- FAIL|panic:|_test\.go:[0-9]+:|cases_|fatal' "$logs/$name.log" | head -40
+		grep -nE -- '--- FAIL|panic:|_test\.go:[0-9]+:|cases_|fatal' "$parts/$name.log" | head -20
+		echo "-- the end of it:"
+		tail -n 15 "$parts/$name.log"
 	fi
 	local passed skipped
-	passed=$(grep -cE -- '--- PASS' "$logs/$name.log")
-	skipped=$(grep -cE 'SKIPPED' "$logs/$name.log")
+	passed=$(grep -cE -- '--- PASS' "$parts/$name.log")
+	skipped=$(grep -cE 'SKIPPED' "$parts/$name.log")
 	summary+=("$(printf '%-14s | %-12s | %4d s | %3d passed | %2d skipped' "$name" "$state" $((SECONDS - began)) "$passed" "$skipped")")
 }
 
 echo "== GPUs"
 nvidia-smi --query-gpu=index,name,driver_version,compute_mode --format=csv 2>/dev/null || echo "nvidia-smi does not answer"
-"$here/hawser-mnnvl" --doctor </dev/null >"$logs/doctor.json" 2>"$logs/doctor.err" || echo "doctor: $(head -3 "$logs/doctor.err")"
+"$here/hawser-mnnvl" --doctor </dev/null >"$logs/doctor.json" 2>"$parts/doctor.err" || echo "doctor: $(head -3 "$parts/doctor.err")"
 cat "$logs/doctor.json"
 echo
 
 part speed 90 mnnvl.test -test.run 'TestSpeed'
 part mapping 60 mnnvl.test -test.run 'NONE' -test.bench 'MappingHit' -test.benchtime 200000x
 part event 45 mnnvl.test -test.run 'TestEventRounds|TestWaitsForTheEvent'
+part hops 30 mnnvl.test -test.run 'TestToldOnTheThread|TestStaysAwake'
 part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
 part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
 part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'
 part suite 120 mnnvl.test -test.run 'TestConformance$'
 part suite-ipc 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
 part suite-fd 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'
-part libcuda 60 libcuda.test -test.run 'TestTable'
+part libcuda 90 libcuda.test -test.run 'TestTable'
 part calls 30 libcuda.test -test.run 'NONE' -test.bench 'Calls/(hop|copy.*[46] KiB|query)' -test.benchtime 1000x
 part nvml 20 nvml.test
 
 echo
 echo "== skipped"
-grep -hE 'SKIPPED' "$logs"/*.log | sed 's/^ *//' | sort | uniq -c
+grep -hE 'SKIPPED' "$parts"/*.log | sed 's/^ *//' | sort | uniq -c
 echo
 echo "== speed"
-grep -hE '^SPEED' "$logs/speed.log"
-grep -hE '^Benchmark' "$logs/mapping.log" "$logs/calls.log"
+grep -hE '^SPEED' "$parts/speed.log"
+grep -hE 'the thread has slept' "$parts/hops.log" | sed 's/^ *//'
+grep -hE '^Benchmark' "$parts/mapping.log" "$parts/calls.log"
 echo
 echo "== all ($SECONDS s)"
 printf '%s\n' "${summary[@]}"

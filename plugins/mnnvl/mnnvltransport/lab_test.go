@@ -120,6 +120,16 @@ func (l *lab) process(t testing.TB) cuda.Driver {
 // transport makes one in a process of its own.
 func (l *lab) transport(t testing.TB) *Transport { return New(l.process(t), l.gpus()) }
 
+// apart makes one in another process than the application's, whose events it may
+// then open: on hardware it takes the binary.
+func (l *lab) apart(t testing.TB) sdk.Transport {
+	t.Helper()
+	if hardware() != nil {
+		return l.binary(t, plugin(t))
+	}
+	return l.transport(t)
+}
+
 // gpus is what the management library says of the machine, asked once: it takes
 // its time.
 func (l *lab) gpus() nvml.Reader {
@@ -313,7 +323,10 @@ func (l *lab) producer(t testing.TB, m *deviceMemory) *producer {
 		p.h, err = c.ExportEvent(p.e)
 		return err
 	})
-	t.Cleanup(func() { p.do(func(c cuda.Context) error { return c.DestroyEvent(p.e) }) })
+	t.Cleanup(func() {
+		p.settle() // its memory goes next
+		p.do(func(c cuda.Context) error { return c.DestroyEvent(p.e) })
+	})
 	p.produce(0, time.Nanosecond) // loads its kernel
 	p.settle()
 	return p

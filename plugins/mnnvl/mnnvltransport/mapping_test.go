@@ -81,17 +81,32 @@ type line struct {
 
 	mu      sync.Mutex
 	next    uint64
-	waiting map[uint64]chan sdk.Completion
+	waiting map[uint64]waiting
+	bytes   int       // of those that wait
+	room    sync.Cond // something has its outcome
 	ended   chan error
+	told    func() // called in Completed, if not nil
+}
+
+// waiting is an op without an outcome.
+type waiting struct {
+	size int
+	done chan sdk.Completion
 }
 
 func (l *line) Completed(cs []sdk.Completion) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range cs {
-		l.waiting[c.ID] <- c
-		delete(l.waiting, c.ID)
+	if l.told != nil {
+		l.told()
 	}
+	for _, c := range cs {
+		l.mu.Lock()
+		w := l.waiting[c.ID]
+		delete(l.waiting, c.ID)
+		l.bytes -= w.size
+		l.mu.Unlock()
+		w.done <- c
+	}
+	l.room.Broadcast()
 }
 func (l *line) Received([][]byte) {}
 func (l *line) Ended(err error)   { l.ended <- err }
@@ -108,7 +123,8 @@ func connect(t testing.TB, from, to *side) *line {
 	target := rigtest.Target(from.Node, to.Node, generations.n)
 	generations.Unlock()
 	target.Use = sdk.UseMemory
-	l := &line{t: t, waiting: map[uint64]chan sdk.Completion{}, ended: make(chan error, 1)}
+	l := &line{t: t, waiting: map[uint64]waiting{}, ended: make(chan error, 1)}
+	l.room.L = &l.mu
 	var err error
 	l.ep, err = from.Notifier().Connect(rigtest.Context(t), target, func(ctx context.Context, offer []byte) ([]byte, error) {
 		back := target
@@ -122,28 +138,23 @@ func connect(t testing.TB, from, to *side) *line {
 	return l
 }
 
-// post sends an op; its outcome comes.
+// post sends an op, once the limits allow it; its outcome comes.
 func (l *line) post(o sdk.Op) <-chan sdk.Completion {
-	done := make(chan sdk.Completion, 1)
-	for {
-		l.mu.Lock()
-		l.next++
-		id := l.next
-		l.waiting[id] = done
-		l.mu.Unlock()
-		_, err := l.ep.Send([]sdk.Frame{{ID: id, Data: o.Append(nil)}}, false)
-		if err == nil {
-			return done
-		}
-		l.mu.Lock()
-		delete(l.waiting, id)
-		l.mu.Unlock()
-		if !errors.Is(err, sdk.Backpressure) {
-			done <- sdk.Completion{Outcome: sdk.NotPosted, Code: sdk.CodeOf(err)}
-			return done
-		}
-		time.Sleep(50 * time.Microsecond)
+	size := int(o.Length)
+	w := waiting{size, make(chan sdk.Completion, 1)}
+	l.mu.Lock()
+	for n := len(l.waiting); n >= limits.Inflight || n > 0 && l.bytes+size > limits.InflightBytes; n = len(l.waiting) {
+		l.room.Wait()
 	}
+	l.next++
+	id := l.next
+	l.waiting[id] = w
+	l.bytes += size
+	l.mu.Unlock()
+	if _, err := l.ep.Send([]sdk.Frame{{ID: id, Data: o.Append(nil)}}, false); err != nil {
+		l.Completed([]sdk.Completion{{ID: id, Outcome: sdk.NotPosted, Code: sdk.CodeOf(err)}})
+	}
+	return w.done
 }
 
 // do sends an op and waits for its outcome.
@@ -368,7 +379,7 @@ func TestWarmWorkers(t *testing.T) {
 func TestWaitsForTheEvent(t *testing.T) {
 	const size, busy = 1 << 20, 100 * time.Millisecond
 	l := newLab(t)
-	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	a, b := l.start(t, l.apart(t), 1), l.start(t, l.transport(t), 2)
 	mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
 	fill(t, mine, 1, size)
 	here, there := a.register(t, mine, true, 1<<40, 1), b.register(t, theirs, true, 1<<41, 1)

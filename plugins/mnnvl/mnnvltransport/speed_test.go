@@ -218,7 +218,7 @@ func TestEventRounds(t *testing.T) {
 		rounds = 30
 	}
 	l := newLab(t)
-	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	a, b := l.start(t, l.apart(t), 1), l.start(t, l.transport(t), 2)
 	mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
 	here, there := a.register(t, mine, true, 1<<40, 1), b.register(t, theirs, true, 1<<41, 1)
 	a.announce(t, there)
@@ -233,7 +233,9 @@ func TestEventRounds(t *testing.T) {
 			if h := p.produce(value, 500*time.Microsecond); with {
 				o.Event = h
 			}
-			w.must(o)
+			if w.must(o); t.Failed() {
+				t.FailNow()
+			}
 			if x, y := bytesOf(t, theirs, size); x != value || y != value {
 				wrong++
 			}

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 )
@@ -14,6 +15,9 @@ type Thread struct {
 	mu       sync.RWMutex // held for reading while a job is handed over
 	isClosed bool
 }
+
+// errExited is Do's answer for a function that has called [runtime.Goexit].
+var errExited = errors.New("the function has ended its goroutine, as Fatal and Skip of a test do")
 
 type job struct {
 	do   func() error
@@ -36,10 +40,28 @@ func (t *Thread) run() {
 	// whatever was current on it.
 	runtime.LockOSThread()
 	defer close(t.gone)
-	for j := range t.work {
+	t.serve()
+}
+
+func (t *Thread) serve() {
+	var j *job
+	defer func() {
+		if p := recover(); p != nil {
+			panic(p)
+		}
+		if j != nil {
+			// The goroutine ends with this function, which therefore goes on in
+			// its place: nobody may wait for a thread that has gone.
+			j.err = errExited
+			j.done <- struct{}{}
+			t.serve()
+		}
+	}()
+	for j = range t.work {
 		j.err = j.do()
 		j.done <- struct{}{}
 	}
+	j = nil
 }
 
 // Do runs f on the thread and returns its error, or [ErrClosed].

@@ -235,3 +235,22 @@ func testOtherEvent(b *bench) {
 		return errors.Join(err, m.Close(c))
 	})
 }
+
+// testOwnEvent: a process cannot open its own events.
+func testOwnEvent(b *bench) {
+	if !b.dev.Info().EventIPC {
+		b.Skip("SKIPPED, the device has no interprocess events")
+	}
+	b.do(func(c cuda.Context) error {
+		e, err := c.CreateEvent(true)
+		if err != nil {
+			return err
+		}
+		h, err := c.ExportEvent(e)
+		if err == nil {
+			_, err = c.OpenEvent(h)
+			err = refuses("opening one's own event", err)
+		}
+		return errors.Join(err, c.DestroyEvent(e))
+	})
+}

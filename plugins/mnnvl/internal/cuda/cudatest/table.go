@@ -42,16 +42,22 @@ func Run(t *testing.T, open func(t *testing.T) Rig) {
 		})
 	}
 	for _, kind := range []cuda.Kind{cuda.PosixFD, cuda.Fabric, cuda.IPC} {
-		for _, e := range sharing {
-			if kind == cuda.IPC && e.noIPC {
-				continue
-			}
-			t.Run(kind.String()+"/"+e.name, func(t *testing.T) {
-				b := start(t, open(t))
-				b.needs(kind)
-				e.run(b, kind)
-			})
+		RunSharing(t, kind, open)
+	}
+}
+
+// RunSharing runs the tests of two processes with one kind of handle. They are
+// skipped where the driver does not grant it.
+func RunSharing(t *testing.T, kind cuda.Kind, open func(t *testing.T) Rig) {
+	for _, e := range sharing {
+		if kind == cuda.IPC && e.noIPC {
+			continue
 		}
+		t.Run(kind.String()+"/"+e.name, func(t *testing.T) {
+			b := start(t, open(t))
+			b.needs(kind)
+			e.run(b, kind)
+		})
 	}
 }
 
@@ -75,6 +81,7 @@ var table = []struct {
 	{"hazards", testHazards},
 	{"closed device", testClosed},
 	{"event of another process", testOtherEvent},
+	{"event of the same process", testOwnEvent},
 }
 
 // sharing are the tests of two processes, for each kind.
@@ -148,16 +155,19 @@ func (b *bench) do(f func(cuda.Context) error) {
 // needs skips the test where the driver does not grant a kind.
 func (b *bench) needs(kind cuda.Kind) {
 	b.Helper()
-	b.do(func(c cuda.Context) error {
+	err := b.dev.Do(func(c cuda.Context) error {
 		a, err := cuda.Allocate(c, size, kind)
-		switch {
-		case err == nil:
-			return a.Close(c)
-		case errors.Is(err, cuda.NotPermitted), errors.Is(err, cuda.NotSupported):
-			b.Skipf("SKIPPED, this machine does not grant %s handles: %v", kind, err)
+		if err != nil {
+			return err
 		}
-		return err
+		return a.Close(c)
 	})
+	switch {
+	case errors.Is(err, cuda.NotPermitted), errors.Is(err, cuda.NotSupported):
+		b.Skipf("SKIPPED, this machine does not grant %s handles: %v", kind, err)
+	case err != nil:
+		b.Fatal(err)
+	}
 }
 
 // eventually fails unless f succeeds soon.

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/cudatest"
 )
 
@@ -76,13 +77,19 @@ func startPeer(t *testing.T, o Options) *cudatest.Peer {
 
 // TestTable runs with the memory of other processes on another device; the other
 // tests are of one.
-func TestTable(t *testing.T) {
-	cudatest.Run(t, func(t *testing.T) cudatest.Rig {
-		o := Options{Dir: t.TempDir(), Devices: []Device{{Fabric: FabricWorks}, {Fabric: FabricWorks}}}
+func TestTable(t *testing.T) { cudatest.Run(t, rigs(FabricWorks)) }
+
+// TestSkips: what a machine does not grant is skipped, and nothing hangs.
+func TestSkips(t *testing.T) { cudatest.RunSharing(t, cuda.Fabric, rigs(FabricRefused)) }
+
+// rigs makes one of a machine with two devices for each test.
+func rigs(fabric Fabric) func(t *testing.T) cudatest.Rig {
+	return func(t *testing.T) cudatest.Rig {
+		o := Options{Dir: t.TempDir(), Devices: []Device{{Fabric: fabric}, {Fabric: fabric}}}
 		d := startDriver(t, o)
 		return cudatest.Rig{
 			Driver: d, Peer: func(t *testing.T) *cudatest.Peer { return startPeer(t, o) },
 			Clean: func() error { return clean(d) }, Traits: cudatest.Traits{SameAddress: true},
 		}
-	})
+	}
 }
