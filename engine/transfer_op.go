@@ -349,7 +349,7 @@ func (m *mover) doneWithLocked(o *op) {
 	m.s.leases.Release(o.key)
 	m.s.e.memory.leases.Release(o.local)
 	if m.dead != nil && len(m.live) == 0 {
-		m.s.e.memory.faded(m.s)
+		m.s.e.tasks.Go(m.s.fade)
 	}
 }
 
@@ -388,9 +388,6 @@ func (m *mover) die(cause error) {
 	}
 	for ch := range m.channelsLocked() {
 		m.closeLocked(ch)
-	}
-	if len(m.live) == 0 {
-		m.s.e.memory.faded(m.s)
 	}
 	m.armLocked(time.Now())
 }
