@@ -113,6 +113,9 @@ func (m *memory) describe(a *association, req control.DescribeRequest) (control.
 	}
 	x := m.readers[req.From]
 	if x == nil {
+		if limit := 2 * m.e.cfg.Sessions.Max; len(m.readers) >= limit {
+			return control.DescribeReply{}, sdk.Errorf(sdk.Busy, "describe: this engine has %d readers of its memory, twice sessions.max; retire the mappings of those that are gone", limit)
+		}
 		x = &reader{incarnation: req.From, holds: map[*Region]struct{}{}}
 		m.readers[req.From] = x
 	}
@@ -227,10 +230,18 @@ func (m *memory) sweepReaders(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, x := range m.readers {
-		if len(x.holds) == 0 && x.silentFor(m.e, now) >= m.e.silence() {
+		if len(x.holds) == 0 && x.silentFor(m.e, now) >= m.e.silence() && !m.mapsLocked(x) && m.gates.shut(i) == 0 {
 			delete(m.readers, i)
 		}
 	}
+}
+
+// mapsLocked reports whether a reader may map memory that was exported to it,
+// however long it is silent.
+func (m *memory) mapsLocked(x *reader) bool {
+	return slices.ContainsFunc(m.regions, func(r *Region) bool {
+		return r.exported() && r.published != 0 && !r.withdrawn && x.described >= r.published
+	})
 }
 
 // silentFor is how long the reader has said nothing while this process ran.
