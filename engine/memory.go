@@ -289,6 +289,11 @@ func (m *memory) source(i Incarnation) *source {
 	return m.sources[i]
 }
 
+// uses reports whether ops on a provider's memory are under way.
+func (m *memory) uses(i Incarnation) bool {
+	return slices.ContainsFunc(m.lives(i), func(s *source) bool { return s.mover.uses() })
+}
+
 // retire moves transfers off an instance, and returns how many of its endpoints
 // are still in use.
 func (m *memory) retire(inst *pluginhost.Instance) int {

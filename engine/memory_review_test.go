@@ -352,3 +352,144 @@ func TestADescriptorOfAnotherIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// A transfer whose peer is still being asked for ends when it is cancelled, not
+// when the peer has answered.
+func TestCancelWhileThePeerIsAsked(t *testing.T) {
+	moving(t, func(w *world) {
+		c := w.configs["a:1"]
+		c.RPC.RequestTimeoutMS = 60_000
+		w.configs["a:1"] = c
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		w.network.Silence("a:1", "b:1", true)
+		s := a.memory.source(b.incarnation)
+		s.mu.Lock()
+		s.newest = 1 << 40 // what is known is out of date
+		s.mu.Unlock()
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+		synctest.Wait()
+		if isClosed(x.Done()) || w.network.Faults().Held == 0 {
+			t.Fatalf("%v", x.Results())
+		}
+		began := time.Now()
+		x.Cancel()
+		if err := w.done(x); !errors.Is(err, context.Canceled) || !errors.Is(err, NotSent) {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+		if n := a.memory.leases.Held(mine); n != 0 {
+			t.Errorf("%d leases are held", n)
+		}
+		s.mu.Lock()
+		s.newest = s.desc.Version
+		s.mu.Unlock()
+		w.network.Silence("a:1", "b:1", false)
+	})
+}
+
+// An engine that is closed while it uses a peer's memory does not say goodbye to
+// it: the peer would take its memory to be free.
+func TestNoGoodbyeWhileMemoryIsUsed(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		moving(t, func(w *world) {
+			a, b, mine, theirs, g, _ := w.movers(100)
+			events := b.Events(context.Background())
+			defer events.Close()
+			if err := w.write(a, mine, theirs, g, 1); err != nil {
+				t.Fatal(err)
+			}
+			if busy {
+				w.fast.HoldWrites("b:1", true)
+				w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+				synctest.Wait()
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			if err := a.Close(ctx); (err != nil) != busy {
+				t.Errorf("%v", err)
+			}
+			w.fast.HoldWrites("b:1", false)
+			if err := theirs.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+			w.shut(b)
+			said := false
+			for ev := range events.C() {
+				said = said || ev.Err != nil && strings.Contains(ev.Err.Error(), "said goodbye")
+			}
+			if said == busy {
+				t.Errorf("busy %v: goodbye was said: %v", busy, said)
+			}
+			w.giveUp()
+		})
+	}
+}
+
+// Regions that a transport would not hear of are forgotten as those that it
+// knows are.
+func TestRefusedAnnouncementsAreForgotten(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		s := a.memory.source(b.incarnation)
+		s.mu.Lock()
+		for k := range s.told {
+			k.buffer = bufferKey{c: Capability{9}}
+			s.told[k] = &announcement{err: Busy, used: time.Now()}
+			break
+		}
+		s.mu.Unlock()
+		time.Sleep(a.cfg.Memory.MappingIdle() + 2*sweepEvery)
+		s.mu.Lock()
+		if len(s.told)+len(s.leaving) != 0 {
+			t.Errorf("%d are remembered, %d are leaving", len(s.told), len(s.leaving))
+		}
+		s.mu.Unlock()
+	})
+}
+
+// slowly is an endpoint whose Close does not return for a while.
+type slowly struct {
+	sdk.Endpoint
+	goOn chan struct{}
+}
+
+func (s *slowly) Close() { <-s.goOn }
+
+// A transport that takes its time to close an endpoint keeps nobody from what
+// the engine has of memory.
+func TestNoLockIsHeldAcrossAClose(t *testing.T) {
+	moving(t, func(w *world) {
+		b := w.open("b:1")
+		s := &slowly{goOn: make(chan struct{})}
+		peer := Incarnation{5, 8: 5}
+		gs := &b.memory.gates
+		p := &passive{gs: gs, from: peer, over: make(chan struct{}), se: s}
+		gs.mu.Lock()
+		gs.doorwayLocked(peer, laneKey{"fast", "p0", 0}).ends = []*passive{p}
+		gs.mu.Unlock()
+		b.memory.mu.Lock()
+		b.memory.readers[peer] = &reader{incarnation: peer, name: "x:1", heard: time.Now()}
+		b.memory.mu.Unlock()
+		retired := make(chan struct{})
+		go func() {
+			defer close(retired)
+			_, _ = b.RetireMappings(context.Background(), "x:1")
+		}()
+		synctest.Wait()
+		if !isClosed(retired) {
+			t.Error("it waits for the transport")
+		}
+		close(s.goOn)
+		<-retired
+		p.gone()
+		b.memory.forget(peer)
+		w.shut(b)
+	})
+}

@@ -121,9 +121,7 @@ func (s *source) left(ks ...bufferKey) {
 
 // fade takes a dead source out once nothing of the provider's is in use any more.
 func (s *source) fade() {
-	s.mover.mu.Lock()
-	used := len(s.mover.live) > 0
-	s.mover.mu.Unlock()
+	used := s.mover.uses()
 	s.mu.Lock()
 	used = used || s.dead == nil || len(s.leaving) > 0
 	s.mu.Unlock()

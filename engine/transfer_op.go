@@ -168,8 +168,10 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 			o.spans = append(o.spans, c.span)
 			o.stale = why
 			m.settleLocked(o)
-			return
+		} else {
+			m.backLocked(c, 0, nil)
 		}
+		return
 	case sdk.Refused:
 		m.backLocked(c, 0, sdk.Errorf(sdk.Refused, "transport %s refused it: %w", ch.l.transport, why))
 		return
@@ -351,6 +353,13 @@ func (m *mover) doneWithLocked(o *op) {
 	if m.dead != nil && len(m.live) == 0 {
 		m.s.e.tasks.Go(m.s.fade)
 	}
+}
+
+// uses reports whether ops are under way, reported ones included.
+func (m *mover) uses() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.live) > 0
 }
 
 // flushLocked makes what has landed of a target visible, once all of it has.
