@@ -69,22 +69,30 @@ func TestWhatADeadSourceUsesCounts(t *testing.T) {
 	})
 }
 
+// unreachable is a mover whose link is cut.
+type unreachable struct{ sdk.Mover }
+
+func (unreachable) Withdraw(context.Context, Incarnation, Capability) error {
+	return sdk.PluginExited
+}
+
 // What a plugin maps that was lost is in use until the plugin is gone.
 func TestALostPluginHoldsWhatItMaps(t *testing.T) {
 	moving(t, func(w *world) {
-		first := w.undying("a:1")
-		a, b, mine, theirs, g, end := w.movers(100)
+		a, b, _, theirs, _, end := w.movers(100)
 		defer end()
-		defer w.letGo(first)
-		if err := w.write(a, mine, theirs, g, 100); err != nil {
-			t.Fatal(err)
-		}
-		w.fast.Kill("a:1")
+		gone := make(chan struct{})
+		inst := &pluginhost.Instance{Mover: unreachable{}, Description: sdk.Description{Name: "fast"}, Gone: gone}
+		s := a.memory.source(b.incarnation)
+		s.mu.Lock()
+		s.told[announceKey{inst, bufferKey{c: theirs.Capability()}}] = &announcement{ready: true, used: time.Now()}
+		s.mu.Unlock()
+		s.lost(inst)
 		synctest.Wait()
 		if got := w.invalidate(a, b, theirs); len(got) != 1 {
 			t.Errorf("leased: %v, and a plugin that may run maps it", got)
 		}
-		w.letGo(first)
+		close(gone)
 		time.Sleep(time.Minute)
 		if got := w.invalidate(a, b, theirs); len(got) != 0 {
 			t.Errorf("leased: %v", got)
