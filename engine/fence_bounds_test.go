@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
 	"github.com/hawser-transport/hawser/sdk"
@@ -43,7 +44,9 @@ func TestWhatAPeerConnectsIsBounded(t *testing.T) {
 	}
 	fence := func(path string, generation uint64) {
 		t.Helper()
-		if err := gs.fence(context.Background(), peer, laneKey{"fast", path, 0}, generation); err != nil {
+		short, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := gs.fence(short, peer, laneKey{"fast", path, 0}, generation); err != nil {
 			t.Error(err)
 		}
 	}
