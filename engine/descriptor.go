@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -21,6 +22,7 @@ const maxDescriptor = control.MaxDescriptor
 type reader struct {
 	incarnation Incarnation
 	name        string // address, for people
+	identity    string // whose certificate it bears
 	described   uint64 // the version that it has seen
 	told        uint64 // and the one that it knows of
 	heard       time.Time
@@ -111,10 +113,14 @@ func (m *memory) describe(a *association, req control.DescribeRequest) (control.
 	}
 	x := m.readers[req.From]
 	if x == nil {
+		if limit := 2 * m.e.cfg.Sessions.Max; len(m.readers) >= limit {
+			return control.DescribeReply{}, sdk.Errorf(sdk.Busy, "describe: this engine has %d readers of its memory, twice sessions.max; retire the mappings of those that are gone", limit)
+		}
 		x = &reader{incarnation: req.From, holds: map[*Region]struct{}{}}
 		m.readers[req.From] = x
 	}
-	x.name, x.described, x.told, x.heard = a.address, m.version, m.version, time.Now()
+	x.name, x.identity = a.address, a.identity
+	x.described, x.told, x.heard = m.version, m.version, time.Now()
 	m.e.stats.descriptors[descServed+boolean(req.Known == m.version)].Add(1)
 	if req.Known == m.version {
 		return control.DescribeReply{Version: m.version}, nil
@@ -167,10 +173,10 @@ func (m *memory) pushOnce(x *reader) (done, news bool) {
 			asked[r.capability] = r
 		}
 	}
-	name := x.name
+	name, identity := x.name, x.identity
 	m.mu.Unlock()
 
-	reply, err := m.e.invalidate(x.incarnation, name, req)
+	reply, err := m.e.invalidate(x.incarnation, name, identity, req)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.e.stats.descriptors[descTold+boolean(err != nil)].Add(1)
@@ -189,7 +195,7 @@ func (m *memory) pushOnce(x *reader) (done, news bool) {
 }
 
 // invalidate makes the call, over the peer's association if there is one.
-func (e *Engine) invalidate(i Incarnation, address string, req control.InvalidateRequest) (control.InvalidateReply, error) {
+func (e *Engine) invalidate(i Incarnation, address, identity string, req control.InvalidateRequest) (control.InvalidateReply, error) {
 	e.directory.mu.Lock()
 	a := e.directory.byIncarnation[i]
 	e.directory.mu.Unlock()
@@ -199,11 +205,12 @@ func (e *Engine) invalidate(i Incarnation, address string, req control.Invalidat
 		return reply, err
 	}
 	client := e.control.Dial(address)
+	client.Bind(identity)
 	defer client.Close() //nolint:errcheck // it has no more to say
 	ctx, cancel := context.WithTimeout(e.ctx, e.cfg.RPC.ProbeTimeout())
 	defer cancel()
 	reply, err := client.Invalidate(ctx, req)
-	if control.Gone(err) {
+	if control.Gone(err) || errors.Is(err, control.ErrAnother) {
 		e.memory.forget(i)
 	}
 	return reply, err
@@ -223,10 +230,18 @@ func (m *memory) sweepReaders(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, x := range m.readers {
-		if len(x.holds) == 0 && x.silentFor(m.e, now) >= m.e.silence() {
+		if len(x.holds) == 0 && x.silentFor(m.e, now) >= m.e.silence() && !m.mapsLocked(x) && m.gates.shut(i) == 0 {
 			delete(m.readers, i)
 		}
 	}
+}
+
+// mapsLocked reports whether a reader may map memory that was exported to it,
+// however long it is silent.
+func (m *memory) mapsLocked(x *reader) bool {
+	return slices.ContainsFunc(m.regions, func(r *Region) bool {
+		return r.exported() && r.published != 0 && !r.withdrawn && x.described >= r.published
+	})
 }
 
 // silentFor is how long the reader has said nothing while this process ran.

@@ -365,13 +365,14 @@ const (
 	goodbyeTimeout = 500 * time.Millisecond
 )
 
-// farewell says goodbye to every peer at once.
+// farewell says goodbye to every peer at once, but for those of whose memory
+// something is still in use: they are to wait until nobody answers here.
 func (e *Engine) farewell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 	defer cancel()
 	var calls sync.WaitGroup
 	for _, a := range e.directory.all() {
-		if n := a.node.Load(); n != nil && n.Incarnation != e.incarnation {
+		if n := a.node.Load(); n != nil && n.Incarnation != e.incarnation && !e.memory.uses(n.Incarnation) {
 			calls.Go(func() {
 				_ = a.client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation, LastAck: a.lastAck()})
 			})

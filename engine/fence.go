@@ -44,8 +44,11 @@ type doorway struct {
 }
 
 // maxDoorways bounds what is remembered of one peer's lanes, which the peer
-// names.
-const maxDoorways = 512
+// names, and maxEnds how many ends it has over them at a time.
+const (
+	maxDoorways = 512
+	maxEnds     = 2 * maxDoorways
+)
 
 // passive is the handler of a passive end. It takes no frames.
 type passive struct {
@@ -64,6 +67,8 @@ type passive struct {
 
 func (gs *gates) init(e *Engine) { gs.e, gs.by = e, map[Incarnation]*gate{} }
 
+// doorwayLocked returns what is known of a lane, or nil if there is no room for
+// one more.
 func (gs *gates) doorwayLocked(from Incarnation, k laneKey) *doorway {
 	g := gs.by[from]
 	if g == nil {
@@ -74,6 +79,9 @@ func (gs *gates) doorwayLocked(from Incarnation, k laneKey) *doorway {
 	if d == nil {
 		if len(g.lanes) >= maxDoorways {
 			g.prune()
+		}
+		if len(g.lanes) >= maxDoorways {
+			return nil
 		}
 		d = &doorway{seen: g.floor}
 		g.lanes[k] = d
@@ -91,12 +99,24 @@ func (g *gate) prune() {
 	}
 }
 
+// ends is how many ends there are.
+func (g *gate) ends() (n int) {
+	for _, d := range g.lanes {
+		n += len(d.ends)
+	}
+	return n
+}
+
 // accept has the transport accept a peer's offer of an endpoint for memory.
 func (gs *gates) accept(ctx context.Context, inst *pluginhost.Instance, remote uint64, t sdk.Target, offer []byte) (control.BootstrapReply, error) {
 	p := &passive{gs: gs, from: t.Peer, generation: t.Generation, inst: inst, remote: remote, over: make(chan struct{})}
 	k := laneKey{inst.Description.Name, t.Path, t.Lane}
 	gs.mu.Lock()
 	d := gs.doorwayLocked(t.Peer, k)
+	if d == nil || gs.by[t.Peer].ends() >= maxEnds {
+		gs.mu.Unlock()
+		return control.BootstrapReply{}, sdk.Errorf(sdk.Busy, "bootstrap: this engine holds at most %d endpoints for memory of a peer's, over %d lanes", maxEnds, maxDoorways)
+	}
 	if t.Generation <= d.seen {
 		newest := d.seen
 		gs.mu.Unlock()
@@ -194,6 +214,11 @@ func (p *passive) gone() {
 func (gs *gates) fence(ctx context.Context, from Incarnation, k laneKey, generation uint64) error {
 	gs.mu.Lock()
 	d := gs.doorwayLocked(from, k)
+	if d == nil { // nothing came over it, and nothing older than this will
+		gs.by[from].floor = max(gs.by[from].floor, generation)
+		gs.mu.Unlock()
+		return nil
+	}
 	d.seen = max(d.seen, generation)
 	var ends []*passive
 	for _, p := range d.ends {
@@ -240,7 +265,7 @@ func (gs *gates) shut(from Incarnation) int {
 	}
 	gs.mu.Unlock()
 	for _, p := range ends {
-		p.end()
+		gs.e.tasks.Go(p.end) // the caller may hold a lock
 	}
 	return len(ends)
 }

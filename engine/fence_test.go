@@ -349,8 +349,12 @@ func TestGenerationsOfEndpointsForMemoryOnlyGrow(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		began := time.Now()
 		if err := w.write(a, mine, theirs, g, 100); err != nil {
 			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("it took %v to catch up", took)
 		}
 		m := &a.memory.source(b.incarnation).mover
 		m.mu.Lock()

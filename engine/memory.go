@@ -37,7 +37,7 @@ type memory struct {
 	tombstones []sdk.Capability
 	readers    map[Incarnation]*reader
 	sources    map[Incarnation]*source
-	fading     map[*source]struct{} // dead, with ops that have not ended
+	fading     map[*source]struct{} // dead, and something of them is still in use
 	// changed is closed, and made anew, when something that Region.Close
 	// waits for has happened.
 	changed chan struct{}
@@ -254,6 +254,7 @@ func (m *memory) wentDown(inst *pluginhost.Instance) {
 			delete(r.at, inst)
 			r.knowLocked()
 			if !isClosed(inst.Gone) {
+				r.abandoned = slices.DeleteFunc(r.abandoned, func(x *pluginhost.Instance) bool { return isClosed(x.Gone) })
 				r.abandoned = append(r.abandoned, inst) // it may still have it mapped
 			}
 		}
@@ -286,6 +287,11 @@ func (m *memory) source(i Incarnation) *source {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sources[i]
+}
+
+// uses reports whether ops on a provider's memory are under way.
+func (m *memory) uses(i Incarnation) bool {
+	return slices.ContainsFunc(m.lives(i), func(s *source) bool { return s.mover.uses() })
 }
 
 // retire moves transfers off an instance, and returns how many of its endpoints
@@ -324,11 +330,20 @@ func (m *memory) ended(a *association, cause error) {
 // peer's.
 var errForgotten = errors.New("it is forgotten")
 
-// faded takes out a dead source of which nothing is under way any more.
-func (m *memory) faded(s *source) {
+// lives returns what is left of a provider: its source, and those that are dead
+// and still use something of it.
+func (m *memory) lives(i Incarnation) (list []*source) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.fading, s)
+	if s := m.sources[i]; s != nil {
+		list = append(list, s)
+	}
+	for s := range m.fading {
+		if s.incarnation == i {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // sweep gives up what was not used for long.

@@ -45,21 +45,23 @@ import (
 type mover struct {
 	s *source
 
-	mu      sync.Mutex
-	dead    error
-	lanes   map[laneKey]*lane
-	all     []*lane // as they came to be known
-	order   []*lane // those that can be used, best first
-	lastID  uint64  // of a lane
-	serial  uint64  // of an op
-	queue   []*op   // with something unsent, in turn
-	live    map[*op]struct{}
-	pumping bool
-	again   bool // there may be more to do than the pump has seen
-	ways    []spread.Way
-	opsDue  time.Time // when the next op has to end, or is given up, at the earliest
-	timer   *time.Timer
-	armed   time.Time
+	mu     sync.Mutex
+	dead   error
+	lanes  map[laneKey]*lane
+	all    []*lane // as they came to be known
+	order  []*lane // those that can be used, best first
+	lastID uint64  // of a lane
+	// forgotten is the highest generation of a lane that was forgotten.
+	forgotten uint64
+	serial    uint64 // of an op
+	queue     []*op  // with something unsent, in turn
+	live      map[*op]struct{}
+	pumping   bool
+	again     bool // there may be more to do than the pump has seen
+	ways      []spread.Way
+	opsDue    time.Time // when the next op has to end, or is given up, at the earliest
+	timer     *time.Timer
+	armed     time.Time
 }
 
 // lane is one endpoint for memory, or the place of one: a transport's path, and
@@ -111,7 +113,7 @@ func (m *mover) routed(routes []route) {
 				l := m.lanes[k]
 				if l == nil {
 					m.lastID++
-					l = &lane{laneKey: k, id: m.lastID}
+					l = &lane{laneKey: k, id: m.lastID, generation: m.forgotten}
 					m.lanes[k] = l
 					m.all = append(m.all, l)
 				}
@@ -133,6 +135,27 @@ func (m *mover) routed(routes []route) {
 			m.replaceLocked(l)
 		}
 	}
+	m.pruneLocked()
+}
+
+// maxLanes bounds what is remembered of lanes to one peer, whose paths the peer
+// has a say in.
+const maxLanes = 512
+
+// pruneLocked forgets lanes that are neither in use nor listed any more, but not
+// how far their generations had come: those only grow.
+func (m *mover) pruneLocked() {
+	if len(m.all) <= maxLanes {
+		return
+	}
+	m.all = slices.DeleteFunc(m.all, func(l *lane) bool {
+		if l.ch != nil || len(l.retiring) > 0 || slices.Contains(m.order, l) {
+			return false
+		}
+		m.forgotten = max(m.forgotten, l.generation)
+		delete(m.lanes, l.laneKey)
+		return true
+	})
 }
 
 // replaceLocked lets a lane's endpoint finish, with nothing new.

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -311,5 +313,47 @@ func TestNonsenseOfMovers(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
+	})
+}
+
+// A peer whose paths come and go under ever other names is remembered so far
+// and no further; generations still only grow.
+func TestLanesAreBounded(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		s := a.memory.source(b.incarnation)
+		s.a.mu.Lock()
+		routes := slices.Clone(s.a.found)
+		s.a.mu.Unlock()
+		m := &s.mover
+		// change has the peer list another path, and returns the lane's generation.
+		change := func(i int) (generation uint64, lanes, listed int) {
+			other := slices.Clone(routes)
+			other[0].paths = []string{fmt.Sprint("x", i)}
+			m.routed(other)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			l := m.lanes[laneKey{"fast", fmt.Sprint("x", i), 0}]
+			generation = l.generation
+			l.generation += 7
+			return generation, len(m.lanes), len(m.all)
+		}
+		for i := range 3 * maxLanes {
+			if _, lanes, listed := change(i); lanes > maxLanes+2 || lanes != listed {
+				t.Fatalf("%d lanes, %d listed", lanes, listed)
+			}
+		}
+		if generation, _, _ := change(0); generation < 7 { // it was forgotten
+			t.Errorf("generation %d, it was 7 before", generation)
+		}
+		m.routed(routes)
+		m.stir()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -149,13 +149,21 @@ func (e *Engine) find(ctx context.Context, name string) (*source, error) {
 	a, err := e.meet(ctx, address)
 	if err != nil && e.cfg.Registry.Type != "p2p" && (silent(err) || control.Gone(err)) {
 		if now, again := e.resolve(ctx, name); again == nil && now != address {
-			a, err = e.meet(ctx, now)
+			address = now
+			a, err = e.meet(ctx, address)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return e.memory.open(a)
+	for {
+		if s, err := e.memory.open(a); s != nil || err != nil {
+			return s, err
+		}
+		if a, err = e.meet(ctx, address); err != nil { // that life has ended just now
+			return nil, err
+		}
+	}
 }
 
 // meet returns the association of who is at an address, once hello was
@@ -208,8 +216,14 @@ func (e *Engine) meet(ctx context.Context, address string) (*association, error)
 	}
 }
 
-// open returns the source of the association's peer, with one more user.
+// open returns the source of the association's peer, with one more user, or nil
+// if the association has ended: nobody would end a source that comes later.
 func (m *memory) open(a *association) (*source, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.dead != nil || a.successor != nil {
+		return nil, nil
+	}
 	n := a.node.Load()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -217,6 +231,9 @@ func (m *memory) open(a *association) (*source, error) {
 	if s == nil || !s.alive() {
 		if m.e.closing.Load() {
 			return nil, sdk.Errorf(sdk.Closed, "the engine is closed")
+		}
+		if s != nil {
+			m.fading[s] = struct{}{} // it is ending
 		}
 		s = newSource(m.e, a)
 		m.sources[n.Incarnation] = s

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/descriptor"
@@ -76,23 +75,11 @@ func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer
 		s.mu.Unlock()
 		if gone { // taken back meanwhile, or the provider is dead, or the instance
 			s.takeBack(inst, r.Capability)
-			s.mu.Lock()
-			s.leftLocked(k)
-			s.mu.Unlock()
+			s.left(k)
 		}
 		s.mover.stir()
 	})
 	return learns
-}
-
-// instancesLocked lists the instances that were told anything.
-func (s *source) instancesLocked() (insts []*pluginhost.Instance) {
-	for k := range s.told {
-		if !slices.Contains(insts, k.inst) {
-			insts = append(insts, k.inst)
-		}
-	}
-	return insts
 }
 
 // toldLocked reports whether any instance was told of a region.
@@ -118,19 +105,32 @@ func (s *source) forgetLocked(k announceKey) {
 		if !k.buffer.c.IsZero() { // what older providers have is replaced by the next, or goes with all
 			s.takeBack(k.inst, k.buffer.c)
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.leftLocked(k.buffer)
+		s.left(k.buffer)
 	})
 }
 
-// dropLocked forgets an announcement that needs no taking back, but for a call
-// that is under way.
-func (s *source) dropLocked(k announceKey) {
-	if s.told[k].calls {
-		s.leaving[k.buffer]++
+// left is one withdrawal, or more, less under way.
+func (s *source) left(ks ...bufferKey) {
+	s.mu.Lock()
+	for _, k := range ks {
+		s.leftLocked(k)
 	}
-	delete(s.told, k)
+	s.mu.Unlock()
+	s.fade()
+}
+
+// fade takes a dead source out once nothing of the provider's is in use any more.
+func (s *source) fade() {
+	used := s.mover.uses()
+	s.mu.Lock()
+	used = used || s.dead == nil || len(s.leaving) > 0
+	s.mu.Unlock()
+	if !used {
+		m := &s.e.memory
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.fading, s)
+	}
 }
 
 // leftLocked is one withdrawal less under way.

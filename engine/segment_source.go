@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -278,16 +279,22 @@ func (s *source) watch() {
 
 // Invalidate takes in that a provider's descriptor has changed, and tells which
 // of the regions that it has withdrawn are still in use.
-func (h *answers) Invalidate(ctx context.Context, req control.InvalidateRequest) (control.InvalidateReply, error) {
-	s := h.e.memory.source(req.From)
-	if s == nil {
-		return control.InvalidateReply{}, nil // nothing of it is here
+func (h *answers) Invalidate(ctx context.Context, req control.InvalidateRequest) (reply control.InvalidateReply, err error) {
+	for _, s := range h.e.memory.lives(req.From) { // without one nothing of it is here
+		if by := control.Caller(ctx); by != s.a.identity {
+			return control.InvalidateReply{}, h.e.impostor(notTheirs("invalidate", req.From, s.a.identity, by))
+		}
+		leased, err := s.invalidated(req.Version, req.Withdrawn)
+		if err != nil {
+			return control.InvalidateReply{}, err
+		}
+		for _, c := range leased {
+			if !slices.Contains(reply.Leased, c) {
+				reply.Leased = append(reply.Leased, c)
+			}
+		}
 	}
-	if by := control.Caller(ctx); by != s.a.identity {
-		return control.InvalidateReply{}, h.e.impostor(notTheirs("invalidate", req.From, s.a.identity, by))
-	}
-	leased, err := s.invalidated(req.Version, req.Withdrawn)
-	return control.InvalidateReply{Leased: leased}, err
+	return reply, nil
 }
 
 // maxWithdrawn bounds what is remembered of withdrawals until the descriptor
@@ -330,10 +337,14 @@ func (s *source) die(cause error) {
 	}
 	s.dead = cause
 	s.end()
-	insts := s.instancesLocked()
-	for k := range s.told {
-		s.dropLocked(k)
+	taken := map[*pluginhost.Instance][]bufferKey{}
+	for k, x := range s.told {
+		s.leaving[k.buffer]++
+		if !x.calls { // otherwise the call's end does it
+			taken[k.inst] = append(taken[k.inst], k.buffer)
+		}
 	}
+	clear(s.told)
 	s.mu.Unlock()
 	m := &s.e.memory
 	m.mu.Lock()
@@ -343,9 +354,13 @@ func (s *source) die(cause error) {
 	}
 	m.mu.Unlock()
 	s.mover.die(cause)
-	for _, inst := range insts {
-		s.e.tasks.Go(func() { s.takeBack(inst, sdk.Capability{}) })
+	for inst, regions := range taken {
+		s.e.tasks.Go(func() {
+			s.takeBack(inst, sdk.Capability{})
+			s.left(regions...)
+		})
 	}
+	s.fade()
 }
 
 // resolved is what an op's range was found to be, with a lease.
@@ -388,7 +403,7 @@ func (s *source) sweep(now time.Time) {
 		idle = 0
 	}
 	for k, x := range s.told {
-		if x.ready && s.leases.Held(k.buffer) == 0 && now.Sub(x.used) >= idle {
+		if s.leases.Held(k.buffer) == 0 && now.Sub(x.used) >= idle {
 			s.forgetLocked(k)
 			s.e.stats.MappingIdle.Add(1)
 		}
@@ -401,7 +416,7 @@ func (s *source) lost(inst *pluginhost.Instance) {
 	defer s.mu.Unlock()
 	for k := range s.told {
 		if k.inst == inst {
-			s.dropLocked(k)
+			s.forgetLocked(k) // its process may run, and have it mapped, until it is gone
 		}
 	}
 }

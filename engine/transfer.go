@@ -67,6 +67,9 @@ type Transfer struct {
 	total    uint64
 	moved    atomic.Uint64
 	done     chan struct{}
+	// ctx is what finding the peers may take; it ends with Cancel, too.
+	ctx  context.Context
+	stop context.CancelFunc
 
 	mu        sync.Mutex
 	left      int // targets that have not ended
@@ -127,8 +130,10 @@ func (e *Engine) Submit(ctx context.Context, ops []Op, opts SubmitOptions) (*Tra
 	t := &Transfer{
 		e: e, deadline: e.deadline(ctx, time.Now()), opts: opts, done: make(chan struct{}), results: make([]error, len(ops)),
 	}
+	t.ctx, t.stop = context.WithDeadline(e.ctx, t.deadline)
 	e.transfers.Add()
 	if e.closing.Load() {
+		t.stop()
 		e.transfers.Done()
 		return nil, sdk.Errorf(sdk.Closed, "submit: the engine is closed")
 	}
@@ -138,6 +143,7 @@ func (e *Engine) Submit(ctx context.Context, ops []Op, opts SubmitOptions) (*Tra
 			for _, o := range t.ops {
 				e.memory.leases.Release(o.local)
 			}
+			t.stop()
 			e.transfers.Done()
 			return nil, sdk.Errorf(sdk.Closed, "submit: op %d: the local region is closed", i)
 		}
@@ -223,6 +229,16 @@ func (t *Transfer) Progress() Progress {
 	return Progress{Bytes: t.moved.Load(), Total: t.total, Ops: len(t.ops), Done: t.ends - t.failed, Failed: t.failed}
 }
 
+// asked is why a peer was not found: for the transfer was cancelled, or err.
+func (t *Transfer) asked(err error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cancelled != nil {
+		return t.cancelled
+	}
+	return err
+}
+
 // Cancel has the ops that have not ended fail, with context.Canceled. It does
 // not wait: what is under way has to end first.
 func (t *Transfer) Cancel() {
@@ -230,6 +246,7 @@ func (t *Transfer) Cancel() {
 	t.mu.Lock()
 	t.cancelled = cause
 	t.mu.Unlock()
+	t.stop()
 	for _, g := range t.targets {
 		if s := g.s.Load(); s != nil {
 			s.mover.cancel(g.ops, cause)

@@ -168,8 +168,10 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 			o.spans = append(o.spans, c.span)
 			o.stale = why
 			m.settleLocked(o)
-			return
+		} else {
+			m.backLocked(c, 0, nil)
 		}
+		return
 	case sdk.Refused:
 		m.backLocked(c, 0, sdk.Errorf(sdk.Refused, "transport %s refused it: %w", ch.l.transport, why))
 		return
@@ -306,12 +308,10 @@ func (m *mover) settleLocked(o *op) {
 	case o.ended:
 		m.doneWithLocked(o) // it was reported before
 	case o.err != nil:
-		m.endLocked(o)
 		m.doneWithLocked(o)
 	case o.stale != nil:
 		m.staleLocked(o)
 	case len(o.spans) == 0 && len(o.landed) == 0:
-		m.endLocked(o)
 		m.doneWithLocked(o)
 	case len(o.spans) == 0:
 		m.flushLocked(o.target)
@@ -340,17 +340,27 @@ func (m *mover) endLocked(o *op) {
 	m.flushLocked(o.target)
 }
 
-// doneWithLocked gives back what an op has, once nothing can touch it.
+// doneWithLocked gives back what an op has, once nothing can touch it, and
+// reports it unless it was: whoever hears of its end finds its own memory free,
+// and the peer's is not given up before.
 func (m *mover) doneWithLocked(o *op) {
 	if _, ok := m.live[o]; !ok {
 		return
 	}
 	delete(m.live, o)
-	m.s.leases.Release(o.key)
 	m.s.e.memory.leases.Release(o.local)
+	m.endLocked(o)
+	m.s.leases.Release(o.key)
 	if m.dead != nil && len(m.live) == 0 {
-		m.s.e.memory.faded(m.s)
+		m.s.e.tasks.Go(m.s.fade)
 	}
+}
+
+// uses reports whether ops are under way, reported ones included.
+func (m *mover) uses() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.live) > 0
 }
 
 // flushLocked makes what has landed of a target visible, once all of it has.
@@ -388,9 +398,6 @@ func (m *mover) die(cause error) {
 	}
 	for ch := range m.channelsLocked() {
 		m.closeLocked(ch)
-	}
-	if len(m.live) == 0 {
-		m.s.e.memory.faded(m.s)
 	}
 	m.armLocked(time.Now())
 }

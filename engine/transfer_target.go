@@ -30,12 +30,11 @@ func (g *target) begin() {
 // ask is begin with questions. A peer that turns out to have restarted is found
 // anew, once.
 func (g *target) ask() {
-	ctx, cancel := context.WithDeadline(g.t.e.ctx, g.t.deadline)
-	defer cancel()
+	ctx := g.t.ctx
 	for again := true; ; again = false {
 		s, err := g.segment.source(ctx)
 		if err != nil {
-			g.fail(err)
+			g.fail(g.t.asked(err))
 			return
 		}
 		_, err = s.current(ctx)
@@ -51,7 +50,7 @@ func (g *target) ask() {
 			err = sdk.Errorf(sdk.StaleCapability, "no region that is known fits, and there is no newer descriptor: %w", err)
 		}
 		if s.alive() || !again {
-			g.fail(err)
+			g.fail(g.t.asked(err))
 			return
 		}
 	}
@@ -210,6 +209,7 @@ func (t *Transfer) targetEnded(notify error) {
 	}
 	t.mu.Unlock()
 	if last {
+		t.stop()
 		close(t.done)
 		t.e.transfers.Done()
 	}
