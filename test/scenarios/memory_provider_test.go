@@ -9,7 +9,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -110,13 +109,25 @@ func provider(d *dialogue) error {
 	}
 }
 
-// allocateAt allocates a region at an address, if another thread does not get
-// in the way.
+// allocateAt allocates a region at an address. What another mapping got in the
+// way of is tried again, with that in a place that cannot be had any more.
 func allocateAt(e *engine.Engine, at, size uintptr) (*engine.Region, error) {
-	if err := reserveAbove(at, size); err != nil {
-		return nil, err
+	var errs []error
+	for range 8 {
+		if err := reserveAbove(at, size); errors.Is(err, unix.EEXIST) {
+			errs = append(errs, err)
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		r, err := e.AllocateHost(int(size), engine.RegionOptions{})
+		if err != nil || r.Address() == uint64(at) {
+			return r, err
+		}
+		defer r.Close(context.Background()) //nolint:errcheck // nobody was told of it
+		errs = append(errs, fmt.Errorf("allocated at %#x", r.Address()))
 	}
-	return e.AllocateHost(int(size), engine.RegionOptions{})
+	return nil, errors.Join(errs...)
 }
 
 // reserveAbove has the kernel place the next mapping of a size at an address:
@@ -150,10 +161,10 @@ func reserveAbove(at, size uintptr) error {
 			if n == holes {
 				length = end - free
 			}
-			_, err := unix.MmapPtr(-1, 0, unsafe.Pointer(free), length, unix.PROT_NONE, //nolint:govet // it is an address, not memory
-				unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE)
-			if err != nil {
-				return fmt.Errorf("reserve %d bytes at %#x: %w", length, free, err)
+			_, _, no := unix.Syscall6(unix.SYS_MMAP, free, length, unix.PROT_NONE,
+				unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+			if no != 0 {
+				return fmt.Errorf("reserve %d bytes at %#x: %w", length, free, no)
 			}
 			if n == holes {
 				break
