@@ -39,7 +39,10 @@ type reading struct {
 }
 
 func (c carrier) reading(t *testing.T, address string) *reading {
-	n := open(t, c.config("consumer"))
+	return reads(t, open(t, c.config("consumer")), address)
+}
+
+func reads(t *testing.T, n *node, address string) *reading {
 	return &reading{n, n.segment(t, address), n.allocate(t, contentBytes, engine.RegionOptions{})}
 }
 
