@@ -9,4 +9,8 @@ var scenarios = []mutant{
 	{"scenario: local fence", "engine/move_timer.go",
 		"\t\tif m.overdueLocked(ch, now) {\n\t\t\tm.closeLocked(ch)\n",
 		"\t\tif m.overdueLocked(ch, now) {\n\t\t\tm.endedLocked(ch, nil, true)\n", "test/scenarios", "TestMemoryAfterAnOpHasEndedItsDestinationIsTheOwners", false},
+	{"scenario: the new descriptor counts", "engine/segment_source.go",
+		"\ts.desc, s.newest = d, max(s.newest, d.Version)\n",
+		"\tif s.newest = max(s.newest, d.Version); s.desc == nil {\n\t\ts.desc = d\n\t}\n",
+		"test/scenarios", "TestMemoryAWithdrawnRegionAtTheSameAddress", false},
 }

@@ -68,7 +68,7 @@ func TestMemoryAfterAnOpHasEndedItsDestinationIsTheOwners(t *testing.T) {
 			{name: "read, reader stopped, cancelled", kind: engine.Read, cancel: true},
 		} {
 			t.Run(f.name, func(t *testing.T) {
-				t.Parallel() // they mostly wait
+				t.Parallel()
 				f.carrier = c
 				f.run(t)
 			})

@@ -109,23 +109,21 @@ func provider(d *dialogue) error {
 	}
 }
 
-// allocateAt allocates a region at an address. What another mapping got in the
-// way of is tried again, with that in a place that cannot be had any more.
+// allocateAt allocates a region at an address. If it gets another one, that
+// place and all others above the address are taken, and it tries again: another
+// thread may get in the way.
 func allocateAt(e *engine.Engine, at, size uintptr) (*engine.Region, error) {
 	var errs []error
 	for range 8 {
-		if err := reserveAbove(at, size); errors.Is(err, unix.EEXIST) {
-			errs = append(errs, err)
-			continue
-		} else if err != nil {
-			return nil, err
-		}
 		r, err := e.AllocateHost(int(size), engine.RegionOptions{})
 		if err != nil || r.Address() == uint64(at) {
 			return r, err
 		}
 		defer r.Close(context.Background()) //nolint:errcheck // nobody was told of it
 		errs = append(errs, fmt.Errorf("allocated at %#x", r.Address()))
+		if err := reserveAbove(at, size); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, err
+		}
 	}
 	return nil, errors.Join(errs...)
 }
@@ -182,8 +180,12 @@ func reserveAbove(at, size uintptr) error {
 // startProvider starts one, and waits until it is up.
 func (c carrier) startProvider(t *testing.T, name, listen string) (*child, providerUp) {
 	t.Helper()
+	dir, err := os.MkdirTemp(root, "k") // it may be killed, and leave something
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := startChild(t, "provider")
-	p.tell(t, providerSetup{c.name, c.next, runs, bin, name, listen})
+	p.tell(t, providerSetup{c.name, c.next, dir, bin, name, listen})
 	var up providerUp
 	p.ask(t, &up)
 	return p, up

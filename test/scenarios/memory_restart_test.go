@@ -182,7 +182,7 @@ func TestMemoryAWithdrawnRegionAtTheSameAddress(t *testing.T) {
 // region at the address of the old one.
 func TestMemoryOfARestartedProvider(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
-		count := times(4, 50)
+		count := times(3, 50)
 		p, up := c.startProvider(t, "provider", "127.0.0.1:0")
 		last := p.publish(t, "publish", 1)
 		r := c.reading(t, up.Address)

@@ -34,7 +34,10 @@ func overEach(t *testing.T, f func(t *testing.T, c carrier)) {
 	t.Helper()
 	leaveNothing(t)
 	for _, c := range carriers {
-		t.Run(c.name, func(t *testing.T) { f(t, c) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			f(t, c)
+		})
 	}
 }
 
