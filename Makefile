@@ -6,13 +6,13 @@ BIN := bin
 # What packages hold. hawser-faulty and hawser-rdma-faulty are for tests and the
 # demo, and are built from test/faulty and plugins/rdma/faulty: no package takes
 # them.
-PLUGINS := tcp rpcfallback rdma
+PLUGINS := tcp rpcfallback rdma mnnvl
 TIMED := test/timed.sh
 # go-nvml's header marks functions as deprecated that its own code calls.
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo lab-rdma lab-smoke test race scenarios vet lint generate generate-check fuzz sim mutants bench clean
+.PHONY: help deps build demo lab-rdma lab-smoke test race scenarios vet lint generate generate-check fuzz sim mutants bench gpu-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -84,6 +84,16 @@ mutants: ## remove one guard at a time: a named test must turn red
 
 bench: build ## ratios against plain programs, into docs/performance.md
 	cd bench && $(GO) run . -bin ../$(BIN) -out ../docs/performance.md
+
+MNNVL := ./plugins/mnnvl
+gpu-test: ## build into bin/gpu what a machine with two GPUs runs without Go: bin/gpu/run.sh
+	@mkdir -p $(BIN)/gpu
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/libcuda.test $(MNNVL)/internal/cuda/libcuda
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/nvml.test $(MNNVL)/internal/nvml
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/mnnvl.test $(MNNVL)/mnnvltransport
+	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-mnnvl $(MNNVL)
+	cp test/gpu/run.sh $(BIN)/gpu/
+	@echo "carry $(BIN)/gpu to the machine and start run.sh there"
 
 clean: ## remove what was built
 	rm -rf $(BIN) .tmp

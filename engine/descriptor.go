@@ -43,15 +43,28 @@ func (m *memory) bodyLocked() []byte {
 			Base: r.region.Base, Length: r.region.Length, Kind: r.region.Kind, Device: r.region.Device,
 			Writable: !r.opts.ReadOnly, Capability: r.capability,
 		}
-		for _, inst := range m.movers {
-			if g := r.at[inst]; g != nil && isClosed(g.done) && g.err == nil {
-				b.Ways = append(b.Ways, descriptor.Way{Transport: inst.Description.Name, Instance: inst.ID, Attributes: g.attrs})
-			}
+		for _, inst := range *r.known.Load() {
+			b.Ways = append(b.Ways, descriptor.Way{Transport: inst.Description.Name, Instance: inst.ID, Attributes: r.at[inst].attrs})
 		}
 		d.Buffers = append(d.Buffers, b)
 	}
 	m.body = d.Encode()
 	return m.body
+}
+
+// sizeLocked is at least as large as the descriptor, without making it.
+func (m *memory) sizeLocked() int {
+	size := 200 + 35*len(m.tombstones)
+	for _, r := range m.regions {
+		size += 250
+		for _, g := range r.at {
+			size += 150
+			for k, v := range g.attrs {
+				size += 6*len(k) + 4*len(v)/3 + 10 // a key's bytes may be escaped
+			}
+		}
+	}
+	return size
 }
 
 // changedLocked makes a new version of the descriptor, and has everybody told
@@ -119,14 +132,18 @@ func (m *memory) pushLocked(x *reader) {
 	m.e.tasks.Go(func() { m.push(x) })
 }
 
+// pushMin is the first wait before a reader is asked again: most often it has to
+// have its transports give up what it holds, which takes it milliseconds.
+const pushMin = 5 * time.Millisecond
+
 func (m *memory) push(x *reader) {
-	for wait := helloMin; ; wait = min(2*wait, helloMax) {
+	for wait := pushMin; ; wait = min(2*wait, helloMax) {
 		done, news := m.pushOnce(x)
 		if done {
 			return
 		}
 		if news {
-			wait = helloMin / 2
+			wait = pushMin / 2
 			continue
 		}
 		select {

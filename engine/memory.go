@@ -86,6 +86,7 @@ func (m *memory) add(r *Region) error {
 	}
 	r.m, r.capability, r.at = m, m.e.newCapability(), map[*pluginhost.Instance]*registration{}
 	r.closing = make(chan struct{}, 1)
+	r.known.Store(&[]*pluginhost.Instance{})
 	m.regions = append(m.regions, r)
 	movers := slices.Clone(m.movers)
 	m.mu.Unlock()
@@ -108,7 +109,8 @@ func (m *memory) add(r *Region) error {
 	return nil
 }
 
-// publish puts a region into the descriptor, and returns the descriptor's size.
+// publish puts a region into the descriptor, and returns a bound of the
+// descriptor's size.
 func (m *memory) publish(r *Region) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +119,7 @@ func (m *memory) publish(r *Region) int {
 	}
 	r.published = m.version + 1
 	m.changedLocked()
-	return len(m.bodyLocked())
+	return m.sizeLocked()
 }
 
 // drop forgets a region that is not to be used after all.
@@ -181,10 +183,19 @@ func (m *memory) register(r *Region, inst *pluginhost.Instance) error {
 	g.attrs, g.err = attrs, err
 	close(g.done)
 	m.e.stats.registers[boolean(err == nil)].Add(1)
+	r.knowLocked()
 	if r.published != 0 {
 		m.changedLocked()
 	}
+	m.stirLocked()
 	return err
+}
+
+// stirLocked has ops looked at again that may have waited for a registration.
+func (m *memory) stirLocked() {
+	for _, s := range m.sources {
+		m.e.tasks.Go(s.mover.stir)
+	}
 }
 
 // hand makes the call.
@@ -241,6 +252,7 @@ func (m *memory) wentDown(inst *pluginhost.Instance) {
 	for _, r := range m.regions {
 		if _, ok := r.at[inst]; ok {
 			delete(r.at, inst)
+			r.knowLocked()
 			if !isClosed(inst.Gone) {
 				r.abandoned = append(r.abandoned, inst) // it may still have it mapped
 			}

@@ -346,7 +346,7 @@ func (m *mover) waysLocked(o *op, span spread.Span, now time.Time, heed bool) (a
 		w := spread.Way{
 			Transport: rank, MaxOp: uint64(l.limits.MaxOp), MaxOps: l.limits.Inflight, MaxBytes: uint64(l.limits.InflightBytes),
 			Avoid:   span.Avoid == l.id,
-			Able:    l.reaches(o) && o.buffer.Way(l.transport, l.remote) != nil,
+			Able:    l.reaches(o) && o.local.knownTo(l.inst) && o.buffer.Way(l.transport, l.remote) != nil,
 			Shunned: now.Before(l.retryAt) || heed && m.s.e.watch.pausedUntil(m.healthKey(l), now).After(now),
 		}
 		switch {
@@ -357,7 +357,8 @@ func (m *mover) waysLocked(o *op, span spread.Span, now time.Time, heed bool) (a
 			}
 		case l.ch != nil || l.connecting != nil:
 			w.State = spread.Connecting
-			w.Shunned = w.Shunned || l.ch != nil // it is being ended: no need to wait for that
+			// One that is being ended, or takes long, is not waited for.
+			w.Shunned = w.Shunned || l.ch != nil || now.Sub(l.connecting.begun) >= m.s.e.cfg.Notification.SlotWait()
 		}
 		able = able || w.Able
 		m.ways = append(m.ways, w)
@@ -366,9 +367,11 @@ func (m *mover) waysLocked(o *op, span spread.Span, now time.Time, heed bool) (a
 }
 
 const (
-	// strandedFor is how long an op waits for a way that can carry it at all:
-	// a transport may just be restarting.
-	strandedFor = 2 * time.Second
+	// strandedFor is how long an op waits for a transport that reaches both
+	// kinds of memory, and registeringFor for one that has both regions: it may
+	// just have been restarted.
+	strandedFor    = 2 * time.Second
+	registeringFor = 10 * time.Second
 	// laneRetry is the longest wait before a lane is connected again.
 	laneRetry = 5 * time.Second
 )
@@ -393,6 +396,9 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 		return
 	}
 	for _, l := range m.order {
+		if l.reaches(o) && now.Sub(o.ableAt) < registeringFor {
+			return
+		}
 		if l.reaches(o) {
 			m.failLocked(o, sdk.Errorf(sdk.Unavailable, "no transport that both sides run has the region now"))
 			return

@@ -28,6 +28,7 @@ type channel struct {
 	se      sdk.Endpoint // nil until Connect has returned
 	begun   time.Time
 	ended   bool
+	stalled bool      // and is ended for that
 	closing bool      // nothing new goes over it, and it is to be ended
 	retired time.Time // since when its lane has another one
 
@@ -188,7 +189,11 @@ func (m *mover) endedLocked(ch *channel, err error, own bool) {
 			l.failures = 0
 		}
 		m.laneFailedLocked(l, now, reason)
-		m.blameLocked(l, health.Failure{Kind: health.EndKind(err), Began: ch.begun})
+		kind := health.EndKind(err)
+		if ch.stalled {
+			kind = health.EndpointEnded // that was its own doing
+		}
+		m.blameLocked(l, health.Failure{Kind: kind, Began: ch.begun})
 	}
 	chunks := ch.lost
 	for _, id := range slices.Sorted(maps.Keys(ch.posted)) {

@@ -74,6 +74,7 @@ func (m *mover) overdueLocked(ch *channel, now time.Time) bool {
 		return false
 	}
 	m.s.e.stats.moves[moveStalled].Add(1)
+	ch.stalled = true
 	return true
 }
 
@@ -93,6 +94,9 @@ func (m *mover) armLocked(now time.Time) {
 	for _, l := range m.order {
 		if queued {
 			see(later(l.retryAt, now))
+		}
+		if queued && l.connecting != nil {
+			see(later(l.connecting.begun.Add(m.s.e.cfg.Notification.SlotWait()), now))
 		}
 	}
 	for ch := range m.channelsLocked() {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
@@ -35,7 +36,10 @@ type Region struct {
 	bytes      []byte     // the mapping, nil for device memory
 	unmap      func() error
 
-	shut    atomic.Bool   // Close was called
+	shut atomic.Bool // Close was called
+	// known lists the instances that have the region; it is replaced, never
+	// changed.
+	known   atomic.Pointer[[]*pluginhost.Instance]
 	closing chan struct{} // a token: one Close at a time
 
 	// Guarded by the memory's lock.
@@ -60,6 +64,24 @@ func (r *Region) Len() uint64 { return r.region.Length }
 
 // Capability is this registration's identity.
 func (r *Region) Capability() Capability { return r.capability }
+
+// knownTo reports whether an instance has the region: until then it would
+// refuse an op that names it.
+func (r *Region) knownTo(inst *pluginhost.Instance) bool {
+	return slices.Contains(*r.known.Load(), inst)
+}
+
+// knowLocked takes in which instances have the region. The memory's lock is
+// held.
+func (r *Region) knowLocked() {
+	var known []*pluginhost.Instance
+	for _, inst := range r.m.movers {
+		if g := r.at[inst]; g != nil && isClosed(g.done) && g.err == nil {
+			known = append(known, inst)
+		}
+	}
+	r.known.Store(&known)
+}
 
 // exported reports whether other processes map the memory by a handle, which
 // may outlast their silence.

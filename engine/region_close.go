@@ -180,6 +180,7 @@ func (m *memory) deregisterAt(ctx context.Context, r *Region, inst *pluginhost.I
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			delete(r.at, inst)
+			r.knowLocked()
 			return nil
 		}
 		select {

@@ -384,6 +384,17 @@ func TestExportedMemoryIsChecked(t *testing.T) {
 	}
 }
 
+// checkSize wants the bound of the descriptor's size to be one, and no wild one.
+func checkSize(t *testing.T, e *Engine) {
+	t.Helper()
+	m := &e.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if bound, size := m.sizeLocked(), len(m.bodyLocked()); bound < size || bound > 3*size+1000 {
+		t.Errorf("a descriptor of %d bytes, said to have at most %d", size, bound)
+	}
+}
+
 func TestRegionsAreBounded(t *testing.T) {
 	run(t, func(w *world) { // no transport takes them
 		a := w.open("a:1")
@@ -395,6 +406,9 @@ func TestRegionsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			all = append(all, r)
+			if len(all)%100 == 0 {
+				checkSize(t, a)
+			}
 		}
 		if _, err := a.AllocateHost(1, RegionOptions{}); !errors.Is(err, Busy) {
 			t.Errorf("one more: %v", err)

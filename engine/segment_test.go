@@ -178,11 +178,13 @@ func TestAnotherRegionAtTheSamePlace(t *testing.T) {
 			if err := w.write(a, mine, old, g, 1); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait()                // nothing is being asked
 			b.memory.forget(a.incarnation) // the word of it gets lost
 			if err := old.Close(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			fresh := w.regionAt(b, 100, 1<<40)
+			synctest.Wait()
 			asked := a.stats.descriptors[descFetched].Load()
 			fill(mine.Bytes(), byte(round))
 			if round%2 == 0 {

@@ -131,6 +131,7 @@ func TestTransfersMoveWhatTheySay(t *testing.T) {
 		if s.OpsDone != 2 || s.BytesMoved != 2*size || s.Transfers != 2 || s.PendingTransfers != 0 || s.Mappings == 0 {
 			t.Errorf("%+v", s)
 		}
+		checkSize(t, b)
 		if n := a.stats.chunks[chunkPosted].Load(); n != 22 {
 			t.Errorf("%d chunks, want 22", n)
 		}

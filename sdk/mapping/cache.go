@@ -225,6 +225,36 @@ func (c *Cache[M]) Withdraw(ctx context.Context, k Key) error {
 	})
 }
 
+// Forget retires one publication of a provider's or, with no capability, all,
+// and waits as Withdraw does until their mappings are wholly gone. Unlike what
+// Withdraw retires it may be announced again, with a descriptor that is not
+// older.
+func (c *Cache[M]) Forget(ctx context.Context, provider sdk.Incarnation, capability sdk.Capability) error {
+	meant := func(k Key) bool {
+		return k.Provider == provider && (capability.IsZero() || k.Capability == capability)
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.unlock()
+		return errClosed()
+	}
+	for _, p := range c.places {
+		if p.source != nil && meant(p.source.Key) {
+			c.retire(p.mapping, Withdrawn)
+			c.drop(p, p.source.Version)
+		}
+	}
+	c.unlock()
+	return c.await(ctx, func() error {
+		for m := range c.mappings {
+			if meant(m.source.Key) {
+				return m.waiting("withdraw")
+			}
+		}
+		return nil
+	})
+}
+
 // RetireProvider retires all that a provider published, since it is dead. It
 // waits for nothing. Nothing of it is leased any more, unless it turns out to
 // live and is announced again with a descriptor that is not older.

@@ -147,6 +147,40 @@ func TestWithdrawOfWhatWasReplaced(t *testing.T) {
 }
 
 // Scenario 56, and the reuse of its endpoint's name and addresses.
+// TestForget: what was forgotten is gone when it returns, and may come back.
+func TestForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, Options{})
+		one, two := r.p.publish(0, fabric, true), r.p.publish(1<<12, fabric, true)
+		r.announce(t, one)
+		r.announce(t, two)
+		held := r.acquire(t, one)
+		r.acquire(t, two).Release()
+		soon, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantCode(t, r.Forget(soon, one.Provider, one.Capability), sdk.Busy, "1 lease is held")
+		_, err := r.Acquire(t.Context(), one.Key, 0, 1)
+		wantCode(t, err, sdk.StaleCapability, "nothing is announced")
+		held.Release()
+		if err := r.Forget(within1h(t), one.Provider, one.Capability); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Stats(); got.Live != 1 || got.Retiring != 0 || got.Sources != 1 {
+			t.Fatalf("%+v", got)
+		}
+		r.announce(t, one)
+		r.acquire(t, one).Release()
+		if err := r.Forget(within1h(t), one.Provider, sdk.Capability{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Stats(); got.Live+got.Retiring+got.Sources != 0 {
+			t.Fatalf("all was to be forgotten: %+v", got)
+		}
+		r.announce(t, two)
+		r.acquire(t, two).Release()
+	})
+}
+
 func TestRetireProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Options{})

@@ -41,7 +41,7 @@ func moveRegisterTwice(r *rig) {
 	if _, err := r.a.mo.Register(r.ctx(), again); !errors.Is(err, sdk.Busy) {
 		r.Errorf("a second Register: %v, want %v", err, sdk.Busy)
 	}
-	if after := memfds(); !r.h.External && again.File != nil && after >= before {
+	if after := memfds(); !r.h.External && again.Kind == sdk.HostMemory && after >= before {
 		r.Error("the file of a region that was refused is open")
 	}
 	w.do(op(sdk.Write, here, 1, there, 2, 900), here, there)

@@ -63,6 +63,9 @@ func (r *rig) register(at *peer, m Memory, writable bool) *region {
 	g.fill()
 	var err error
 	if g.attrs, err = at.mo.Register(r.ctx(), reg); err != nil {
+		if r.h.OnlyWritable && !writable && errors.Is(err, sdk.Unsupported) {
+			r.Skipf("no read-only memory on this machine: %v", err)
+		}
 		r.Fatalf("Register of %d bytes of %v memory at %s: %v", reg.Length, reg.Kind, at.name, err)
 	}
 	return g
@@ -300,6 +303,11 @@ func (w *witness) load(kind sdk.OpKind, here, there *region) (stop func() bool) 
 			if w.post(frame) == 0 {
 				return
 			}
+			// Ops may be done all at a time: who waits for some under way looks
+			// now.
+			w.mu.Lock()
+			w.changeLocked()
+			w.mu.Unlock()
 		}
 	}()
 	w.wait("an op to be done, and others under way", func() bool {

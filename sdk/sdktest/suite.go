@@ -43,6 +43,11 @@ type Harness struct {
 	// are skipped. Host memory is made without it, by [HostMemory].
 	Memory func(t testing.TB, kind sdk.MemoryKind, size int) Memory
 
+	// OnlyWritable says that this machine may be one where the transport
+	// reaches no read-only memory: where it refuses such a region with code
+	// [sdk.Unsupported], the cases that need it are skipped.
+	OnlyWritable bool
+
 	// External says that the transport runs in another process, so that its
 	// goroutines and files cannot be counted here.
 	External bool

@@ -3,6 +3,8 @@ package memory
 import (
 	"context"
 	"encoding/hex"
+	"errors"
+	"maps"
 	"sync"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -17,8 +19,21 @@ const Attribute = "capability"
 // 65,530.
 const maxRegions = 1 << 15
 
+// Pin is what a transport holds of a mapping for as long as it is mapped: its
+// registration with devices.
+type Pin interface {
+	// Attributes are what peers need of it.
+	Attributes() sdk.Attributes
+	// Release lets go of the mapping. After an error it is called again.
+	Release() error
+}
+
 // Regions are those of the application here. Its zero value is ready.
 type Regions struct {
+	// Pin, unless it is nil, is called for every region once it is mapped. Set
+	// it before the first Register.
+	Pin func(r *sdk.Region, bytes []byte) (Pin, error)
+
 	mu     sync.Mutex
 	closed bool
 	table  map[sdk.Capability]*region
@@ -28,6 +43,7 @@ type region struct {
 	sdk.Region        // without its file
 	uses              // under the table's lock
 	bytes      []byte // the region, within the mapping
+	pin        Pin    // or nil
 
 	unmapping sync.Mutex
 	mapping   []byte // nil once it is unmapped
@@ -50,11 +66,35 @@ func (t *Regions) Register(_ context.Context, r sdk.Region) (sdk.Attributes, err
 		return nil, err
 	}
 	r.File = nil
-	if err := t.add(&region{Region: r, mapping: mapping, bytes: bytes}); err != nil {
-		_ = unmap(mapping)
-		return nil, err
+	attributes := sdk.Attributes{Attribute: hex.EncodeToString(r.Capability[:])}
+	g := &region{Region: r, mapping: mapping, bytes: bytes}
+	if t.Pin != nil {
+		if g.pin, err = t.Pin(&r, bytes); err != nil {
+			_ = unmap(mapping)
+			return nil, err
+		}
+		maps.Copy(attributes, g.pin.Attributes())
 	}
-	return sdk.Attributes{Attribute: hex.EncodeToString(r.Capability[:])}, nil
+	if err := t.add(g); err != nil {
+		return nil, errors.Join(err, g.letGo())
+	}
+	return attributes, nil
+}
+
+// letGo releases and unmaps the region, which nobody uses. After an error it is
+// called again.
+func (r *region) letGo() error {
+	if r.pin != nil {
+		if err := r.pin.Release(); err != nil {
+			return err
+		}
+		r.pin = nil
+	}
+	if err := unmap(r.mapping); err != nil {
+		return err
+	}
+	r.mapping, r.bytes = nil, nil
+	return nil
 }
 
 func (t *Regions) add(r *region) error {
@@ -79,6 +119,7 @@ func (t *Regions) add(r *region) error {
 // which must be called once.
 type Use struct {
 	Bytes  []byte
+	Pin    Pin // the region's, or nil
 	t      *Regions
 	region *region
 }
@@ -99,7 +140,7 @@ func (t *Regions) Use(c sdk.Capability, write bool, offset, length uint64) (Use,
 	if !r.begin() {
 		return Use{}, stale(c)
 	}
-	return Use{Bytes: r.bytes[offset : offset+length : offset+length], t: t, region: r}, nil
+	return Use{Bytes: r.bytes[offset : offset+length : offset+length], Pin: r.pin, t: t, region: r}, nil
 }
 
 // End ends the use.
@@ -155,10 +196,9 @@ func (t *Regions) drop(r *region) error {
 	if r.mapping == nil {
 		return nil
 	}
-	if err := unmap(r.mapping); err != nil {
+	if err := r.letGo(); err != nil {
 		return sdk.Errorf(sdk.Busy, "region %v cannot be unmapped: %w", r.Capability, err)
 	}
-	r.mapping, r.bytes = nil, nil
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.table, r.Capability)

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -12,6 +13,11 @@ const maxRemotes = 1 << 17
 
 // Remotes are peers' regions, as announced. Its zero value is ready.
 type Remotes struct {
+	// Read, unless it is nil, reads what the peer's transport says of a region,
+	// which ops over it then get: regions whose attributes or instance differ
+	// are different ones. Set it before the first Announce.
+	Read func(said *sdk.RemoteRegion) (any, error)
+
 	mu           sync.Mutex
 	byBase       map[place]*remote
 	byCapability map[title]*remote // those whose descriptor names one
@@ -33,6 +39,7 @@ type remote struct {
 	// name is what its provider calls it: its capability, if not in the
 	// descriptor then in the attributes.
 	name sdk.Capability
+	read any
 	uses // under the table's lock
 }
 
@@ -54,7 +61,13 @@ func (t *Remotes) Announce(_ context.Context, said sdk.RemoteRegion) error {
 			return sdk.Errorf(sdk.InvalidArgument, "the region of %v at base %#x has a capability neither in its descriptor nor in the transport's attributes", said.Provider.Short(), said.Base)
 		}
 	}
-	r.Attributes = nil
+	if t.Read == nil {
+		r.Attributes, r.Instance = nil, 0
+	} else if read, err := t.Read(&said); err != nil {
+		return err
+	} else {
+		r.read = read
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.addLocked(r)
@@ -89,7 +102,8 @@ func (t *Remotes) addLocked(r *remote) error {
 
 // same says whether ops cannot tell the two apart.
 func (r *remote) same(o *remote) bool {
-	return r.Base == o.Base && r.Length == o.Length && r.Writable == o.Writable && r.Capability == o.Capability && r.name == o.name
+	return r.Base == o.Base && r.Length == o.Length && r.Writable == o.Writable && r.Capability == o.Capability && r.name == o.name &&
+		r.Instance == o.Instance && maps.Equal(r.Attributes, o.Attributes)
 }
 
 func (t *Remotes) leaveLocked(r *remote) <-chan struct{} {
@@ -109,7 +123,12 @@ func (t *Remotes) leaveLocked(r *remote) <-chan struct{} {
 // RemoteUse is the use of a peer's region. End must be called once.
 type RemoteUse struct {
 	// Name is what the provider calls the region.
-	Name   sdk.Capability
+	Name sdk.Capability
+	// Instance is the provider's instance of the transport whose attributes
+	// Read are. Both are zero for tables that do not read them.
+	Instance uint64
+	Read     any
+
 	t      *Remotes
 	remote *remote
 }
@@ -132,7 +151,7 @@ func (t *Remotes) Use(provider sdk.Incarnation, o *sdk.Op) (RemoteUse, error) {
 	if !r.begin() {
 		return RemoteUse{}, stale(o.Remote)
 	}
-	return RemoteUse{Name: r.name, t: t, remote: r}, nil
+	return RemoteUse{Name: r.name, Instance: r.Instance, Read: r.read, t: t, remote: r}, nil
 }
 
 // End ends the use.

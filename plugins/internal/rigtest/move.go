@@ -2,6 +2,7 @@ package rigtest
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"io"
 	"sync"
 	"testing"
@@ -30,7 +31,7 @@ func Register(t testing.TB, n *Node, size int, writable bool) *Memory {
 		t.Fatal(err)
 	}
 	_, _ = rand.Read(r.Capability[:])
-	r.Base = 1 << 40
+	r.Base = 1<<40 + uint64(binary.LittleEndian.Uint32(r.Capability[:]))<<28 // nobody else's
 	if m.Attrs, err = n.Mover().Register(Context(t), r); err != nil {
 		t.Fatalf("Register: %v", err)
 	}
@@ -43,7 +44,7 @@ func (m *Memory) Announce(t testing.TB, at *Node) {
 	t.Helper()
 	r := m.Region
 	if err := at.Mover().Announce(Context(t), sdk.RemoteRegion{
-		Provider: m.Node.Inc, Instance: 1, Capability: r.Capability, Kind: r.Kind, Base: r.Base,
+		Provider: m.Node.Inc, Instance: m.Node.Instance, Capability: r.Capability, Kind: r.Kind, Base: r.Base,
 		Length: r.Length, Writable: r.Writable, Attributes: m.Attrs, Version: 1,
 	}); err != nil {
 		t.Fatalf("Announce: %v", err)

@@ -23,8 +23,9 @@ const Patience = 20 * time.Second
 // Node is one configured instance.
 type Node struct {
 	sdk.Transport
-	Inc   sdk.Incarnation
-	Setup sdk.Setup
+	Inc      sdk.Incarnation
+	Instance uint64
+	Setup    sdk.Setup
 }
 
 // Notifier is the node's transport.
@@ -33,7 +34,7 @@ func (n *Node) Notifier() sdk.Notifier { return n.Transport.(sdk.Notifier) }
 // Start configures a transport and closes it when the test ends.
 func Start(t testing.TB, tr sdk.Transport, cfg sdk.Config) *Node {
 	t.Helper()
-	n := &Node{Transport: tr}
+	n := &Node{Transport: tr, Instance: cfg.Instance}
 	binary.LittleEndian.PutUint64(n.Inc[:], rand.Uint64())
 	n.Inc[15] = 1
 	cfg.Incarnation = n.Inc
@@ -250,6 +251,13 @@ func (r *Recorder) WaitEnded() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.endReason
+}
+
+// HasEnded reports whether it has.
+func (r *Recorder) HasEnded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended > 0
 }
 
 // Counts returns how many frames were received, and how many have each

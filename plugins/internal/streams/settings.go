@@ -41,8 +41,9 @@ type Number struct {
 	Doc               string
 }
 
-// Schema is the JSON schema of [Settings] with these numbers.
-func Schema(title string, numbers []Number) json.RawMessage {
+// Schema is the JSON schema of [Settings] with these numbers, and with more
+// properties, each `"name": {...}`.
+func Schema(title string, numbers []Number, more ...string) json.RawMessage {
 	properties := []string{
 		fmt.Sprintf(`"listen": {
       "type": "string", "default": %q,
@@ -59,6 +60,7 @@ func Schema(title string, numbers []Number) json.RawMessage {
       "description": %q
     }`, n.Key, n.Min, n.Max, n.Default, n.Doc))
 	}
+	properties = append(properties, more...)
 	return fmt.Appendf(nil, `{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "title": %q,

@@ -3,8 +3,8 @@
 // the goroutines that poll completions are held. Peers see the rdma transport.
 // Tests and `hawser demo` use it; packages leave it out.
 //
-// Error moves queue pairs as soon as a message is posted, so that one is on its
-// way; reset moves them at once. From hold to release completions wait with the
+// Error moves queue pairs as soon as a message or an op of memory is posted, so
+// that one is on its way; reset moves them at once. From hold to release completions wait with the
 // device, unless somebody else than its poller polls them: an endpoint that ends
 // does.
 //

@@ -50,7 +50,7 @@ type book struct {
 	asleep map[*channel]bool
 	// changed is closed and replaced whenever one of these two changes.
 	changed chan struct{}
-	// next is called once, when the next message has been posted, or nil.
+	// next is called once, when the next message or op has been posted, or nil.
 	next func()
 }
 
@@ -146,7 +146,7 @@ func (b *book) move(to func(verbs.QP) error) (string, error) {
 	return names, nil
 }
 
-// moveBusy is move as soon as a message is posted: it is on its way then.
+// moveBusy is move as soon as a message or an op is posted: it is on its way then.
 func (b *book) moveBusy(to func(verbs.QP) error) (names string, err error) {
 	done := make(chan struct{})
 	b.mu.Lock()
@@ -166,7 +166,7 @@ func (b *book) moveBusy(to func(verbs.QP) error) (names string, err error) {
 	}
 }
 
-// posted follows every message.
+// posted follows every message and every op.
 func (b *book) posted() {
 	b.mu.Lock()
 	next := b.next
@@ -277,7 +277,7 @@ type queuePair struct {
 
 func (q *queuePair) Post(wrs []verbs.SendWR) (int, error) {
 	n, err := q.QP.Post(wrs)
-	if n > 0 && wrs[0].Op == verbs.Send {
+	if n > 0 && wrs[0].Op != verbs.SendImm {
 		q.book.posted()
 	}
 	return n, err

@@ -82,6 +82,42 @@ func TestHostileMessages(t *testing.T) {
 	}
 }
 
+// Those for memory name their one queue pair elsewhere, so that neither is taken
+// for the other.
+func TestMessagesForMemory(t *testing.T) {
+	target := testTarget
+	target.Use = sdk.UseMemory
+	good := testMessage()
+	good.QPNum, good.NotifyQPNum, good.SendLimit, good.ReadLimit = []uint32{17}, 0, 0, 16
+	m, err := parse("offer", good.marshal(), target, testPath)
+	if err != nil || m.number() != 17 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	for name, change := range map[string]func(*message){
+		"no queue pair":           func(m *message) { m.QPNum = []uint32{} },
+		"two queue pairs":         func(m *message) { m.QPNum = []uint32{17, 18} },
+		"queue pair 0":            func(m *message) { m.QPNum = []uint32{0} },
+		"a queue pair of 25 bits": func(m *message) { m.QPNum = []uint32{1 << 24} },
+		"one for frames, too":     func(m *message) { m.NotifyQPNum = 17 },
+		"no reads":                func(m *message) { m.ReadLimit = 0 },
+		"negative reads":          func(m *message) { m.ReadLimit = -1 },
+		"many reads":              func(m *message) { m.ReadLimit = 129 },
+		"another generation":      func(m *message) { m.Generation = 4 },
+	} {
+		m := good
+		change(&m)
+		if _, err := parse("offer", m.marshal(), target, testPath); !errors.Is(err, sdk.Refused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := parse("offer", good.marshal(), testTarget, testPath); !errors.Is(err, sdk.Refused) {
+		t.Errorf("for memory, and taken for frames: %v", err)
+	}
+	if _, err := parse("offer", testMessage().marshal(), target, testPath); !errors.Is(err, sdk.Refused) {
+		t.Errorf("for frames, and taken for memory: %v", err)
+	}
+}
+
 func FuzzMessage(f *testing.F) {
 	f.Add(testMessage().marshal())
 	f.Add([]byte(`{"generation": 5, "local_gid": "fe80::1%x"}`))

@@ -75,12 +75,16 @@ func (t *Transport) mtu(w way, peers verbs.MTU) verbs.MTU {
 
 // describe is this end of the endpoint, for the peer.
 func (t *Transport) describe(e *endpoint, w way, target sdk.Target, mtu verbs.MTU) message {
-	return message{
+	m := message{
 		LocalNICPath: t.host + "@" + w.Local.Name(), PeerNICPath: target.PeerName + "@" + w.Remote.Name(),
 		QPNum: []uint32{}, LocalLID: w.port.LID, LocalGID: w.Local.GID, NotifyQPNum: e.num,
 		From: target.Local.String(), To: target.Peer.String(), Generation: target.Generation, Instance: t.instance,
-		MTU: mtu, PSN: uint32(t.settings.Endpoint.PSN), SendLimit: int(e.granted),
+		MTU: mtu, PSN: e.psn, SendLimit: int(e.granted),
 	}
+	if e.memory {
+		m.QPNum, m.NotifyQPNum, m.ReadLimit = []uint32{e.num}, 0, e.d.destReads()
+	}
+	return m
 }
 
 // Connect implements [sdk.Notifier]. It returns once the peer's end has taken
@@ -100,11 +104,12 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	}
 	ctx, stop := t.life.Until(ctx)
 	defer stop()
-	e, err := newEndpoint(w.device, w.port, target)
+	e, err := newEndpoint(w.device, w.port, target, 0)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.reach(ctx, e, w, target, exchange); err != nil {
+	peer, err := t.reach(ctx, e, w, target, exchange)
+	if err != nil {
 		t.dispose(e, err)
 		return nil, err
 	}
@@ -113,11 +118,17 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 		t.dispose(e, err)
 		return nil, err
 	}
+	if e.memory {
+		return &mover{
+			endpoint: e, table: &t.Table, limits: moveLimits(),
+			provider: target.Peer, instance: peer.Instance, device: w.Remote.NIC,
+		}, nil
+	}
 	return e, nil
 }
 
 // reach exchanges offer and answer, and has a first message taken.
-func (t *Transport) reach(ctx context.Context, e *endpoint, w way, target sdk.Target, exchange sdk.Exchange) error {
+func (t *Transport) reach(ctx context.Context, e *endpoint, w way, target sdk.Target, exchange sdk.Exchange) (message, error) {
 	offered := t.mtu(w, 0)
 	reply, err := exchange(ctx, t.describe(e, w, target, offered).marshal())
 	if err != nil {
@@ -125,23 +136,23 @@ func (t *Transport) reach(ctx context.Context, e *endpoint, w way, target sdk.Ta
 		if code == 0 {
 			code = sdk.Unavailable
 		}
-		return sdk.Errorf(code, "bootstrap with %s: %w", e.peer, err)
+		return message{}, sdk.Errorf(code, "bootstrap with %s: %w", e.peer, err)
 	}
 	answer, err := parse("answer", reply, target, w.Path)
 	if err != nil {
-		return err
+		return message{}, err
 	}
 	if answer.MTU > offered {
-		return sdk.Errorf(sdk.Refused, "answer has MTU %d, over the %d that was offered", answer.MTU, offered)
+		return message{}, sdk.Errorf(sdk.Refused, "answer has MTU %d, over the %d that was offered", answer.MTU, offered)
 	}
 	if err := e.link(w.Path, answer, t.mtu(w, answer.MTU)); err != nil {
-		return err
+		return message{}, err
 	}
 	e.mu.Lock()
 	e.waiting = true
 	e.tellLocked(ready, 0)
 	e.mu.Unlock()
-	return t.joined(ctx, e)
+	return answer, t.joined(ctx, e)
 }
 
 // joined waits until the peer's end is known to be there.
@@ -196,7 +207,11 @@ func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h s
 	if err := t.generations.Admit(target, bootstrap.Accepting); err != nil {
 		return nil, nil, err
 	}
-	e, err := newEndpoint(w.device, w.port, target)
+	access := verbs.Access(0)
+	if target.Use == sdk.UseMemory {
+		access = verbs.RemoteRead | verbs.RemoteWrite
+	}
+	e, err := newEndpoint(w.device, w.port, target, access)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -209,6 +224,10 @@ func (t *Transport) Accept(_ context.Context, target sdk.Target, raw []byte, h s
 	if err != nil {
 		t.dispose(e, err)
 		return nil, nil, err
+	}
+	if e.memory {
+		e.d.watch.arm(e.d)
+		return &passive{e}, answer.marshal(), nil
 	}
 	return e, answer.marshal(), nil
 }

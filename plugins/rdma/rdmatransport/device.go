@@ -127,7 +127,7 @@ func (d *device) start() error {
 }
 
 func (d *device) build() (err error) {
-	if d.pd, err = d.dev.AllocPD(); err != nil {
+	if err = d.domainLocked(); err != nil {
 		return err
 	}
 	lockable := lockedLimit()
@@ -178,13 +178,23 @@ func (d *device) demolish() error {
 		}
 		d.receives = nil
 	}
-	if d.pd != nil {
-		if err := d.pd.Close(); err != nil {
-			return err
-		}
-		d.pd = nil
-	}
 	return nil
+}
+
+// domain is the protection domain of everything on the device: regions have it
+// before there is an endpoint.
+func (d *device) domain() (verbs.PD, error) {
+	d.starting.Lock()
+	defer d.starting.Unlock()
+	err := d.domainLocked()
+	return d.pd, err
+}
+
+func (d *device) domainLocked() (err error) {
+	if d.pd == nil {
+		d.pd, err = d.dev.AllocPD()
+	}
+	return err
 }
 
 // close releases the device. Its endpoints are gone.
@@ -202,7 +212,11 @@ func (d *device) close() error {
 	if n := d.late.Load(); n > 0 {
 		d.log.Debug("completions of queue pairs that were gone", "count", n)
 	}
-	return errors.Join(d.demolish(), d.dev.Close())
+	err := d.demolish()
+	if err == nil && d.pd != nil {
+		err = d.pd.Close()
+	}
+	return errors.Join(err, d.dev.Close())
 }
 
 // missable is the part of the receive buffers that may be missing before the
@@ -296,7 +310,7 @@ func atMost(n, limit int) int {
 // its part of the buffers, as far as others' grants leave any, but never so
 // few that it comes to a halt. The reserve is left for control messages.
 func (d *device) share(holds uint64) uint64 {
-	part := share(d.receives.n, int(d.table.n.Load()))
+	part := share(d.receives.n, int(d.table.frames.Load()))
 	free := int64(d.receives.n-d.receives.n/reserve) - d.granted.Load()
 	return uint64(max(min(int64(part), int64(holds)+free), minShare))
 }

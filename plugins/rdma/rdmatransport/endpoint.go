@@ -1,6 +1,7 @@
 package rdmatransport
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,9 @@ type endpoint struct {
 	gid     int    // index
 	qp      verbs.QP
 	num     uint32
+	memory  bool // for ops, not for frames
 	serial  uint32
+	psn     uint32        // of the first packet
 	accept  bool          // the peer connects
 	wake    chan struct{} // wakes the run goroutine, holds one
 
@@ -73,8 +76,10 @@ type endpoint struct {
 	lossy   bool        // completions of receives may have been dropped
 }
 
-// newEndpoint makes a queue pair, in INIT, and publishes it.
-func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error) {
+// newEndpoint makes a queue pair, in INIT, and publishes it. What its peer may
+// do to registered memory is access. One for memory has a part in the shared
+// receive queue for its control messages only: it grants no frame.
+func newEndpoint(d *device, port localPort, target sdk.Target, access verbs.Access) (*endpoint, error) {
 	if err := d.start(); err != nil {
 		return nil, err
 	}
@@ -91,17 +96,26 @@ func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error
 	if err != nil {
 		return nil, sdk.Errorf(sdk.Unavailable, "device %s makes no queue pair: %w", d.name, advise(err))
 	}
-	if err := qp.ToInit(verbs.InitAttr{Port: port.Number, PkeyIndex: a.PkeyIndex}); err != nil {
+	if err := qp.ToInit(verbs.InitAttr{Port: port.Number, PkeyIndex: a.PkeyIndex, Access: access}); err != nil {
 		_ = qp.Close()
 		return nil, sdk.Errorf(sdk.Unavailable, "device %s: %w", d.name, err)
 	}
 	e := &endpoint{
 		d: d, peer: bootstrap.PeerName(target), port: port.Number, gid: port.index, qp: qp, num: qp.Num(),
-		serial: d.serial.Add(1) & maxSerial, wake: make(chan struct{}, 1),
+		memory: target.Use == sdk.UseMemory, serial: d.serial.Add(1) & maxSerial, psn: uint32(a.PSN), wake: make(chan struct{}, 1),
+	}
+	if e.memory {
+		// A queue pair of this host that has lost its peer goes on sending to a
+		// number that may be another one's by now, which would take a packet
+		// with the number that it expects for its own peer's: a write that is
+		// done would not be there.
+		e.psn = rand.Uint32() & maxNumber
 	}
 	d.table.publish(e)
-	e.granted = uint64(opening(d.receives.n, int(d.table.n.Load())))
-	d.granted.Add(int64(e.granted))
+	if !e.memory {
+		e.granted = uint64(opening(d.receives.n, int(d.table.frames.Load())))
+		d.granted.Add(int64(e.granted))
+	}
 	return e, nil
 }
 
@@ -109,7 +123,7 @@ func newEndpoint(d *device, port localPort, target sdk.Target) (*endpoint, error
 func (e *endpoint) link(path rail.Path, peer message, mtu verbs.MTU) error {
 	a := &e.d.settings.Endpoint
 	err := e.qp.ToRTR(verbs.RTRAttr{
-		MTU: mtu, PeerQP: peer.NotifyQPNum, PeerPSN: peer.PSN, MaxDestRD: e.d.destReads(), MinRNRTimer: a.MinRNRTimer,
+		MTU: mtu, PeerQP: peer.number(), PeerPSN: peer.PSN, MaxDestRD: e.d.destReads(), MinRNRTimer: a.MinRNRTimer,
 		Port: e.port, PeerLID: peer.LocalLID, ServiceLevel: a.ServiceLevel,
 		Global: global(path), PeerGID: peer.LocalGID.As16(), SGIDIndex: e.gid,
 		HopLimit: a.HopLimit, TrafficClass: a.TrafficClass, FlowLabel: uint32(a.FlowLabel),
@@ -119,13 +133,22 @@ func (e *endpoint) link(path rail.Path, peer message, mtu verbs.MTU) error {
 		e.linked, e.edge = true, uint64(peer.SendLimit)
 		e.mu.Unlock()
 		err = e.qp.ToRTS(verbs.RTSAttr{
-			Timeout: a.SendTimeout, RetryCnt: a.SendRetryCount, RNRRetry: a.RNRRetry, PSN: uint32(a.PSN), MaxRD: e.d.reads(),
+			Timeout: a.SendTimeout, RetryCnt: a.SendRetryCount, RNRRetry: a.RNRRetry, PSN: e.psn, MaxRD: e.reads(peer),
 		})
 	}
 	if err != nil {
 		return sdk.Errorf(sdk.Unavailable, "device %s: %w", e.d.name, err)
 	}
 	return nil
+}
+
+// reads is how many reads may be outstanding: as many as both devices manage.
+// Frames need none.
+func (e *endpoint) reads(peer message) int {
+	if !e.memory {
+		return e.d.reads()
+	}
+	return min(e.d.reads(), peer.ReadLimit)
 }
 
 // global says whether packets carry GIDs: always on Ethernet, and on InfiniBand
@@ -236,12 +259,13 @@ func (e *endpoint) kick() {
 
 // stalled ends the endpoint if its sends have seen no completion for too long.
 // Where frames wait and nothing is posted it posts a message that tells a reader
-// that has stopped from a queue pair that is gone. It says whether there are
-// sends to look after.
+// that has stopped from a queue pair that is gone; so does the passive end of an
+// endpoint for memory, which posts nothing else, at every look. It says whether
+// to look again.
 func (e *endpoint) stalled(tick uint32) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.cause != nil || e.posted+e.queue.n == 0 {
+	if e.cause != nil || e.posted+e.queue.n == 0 && !(e.memory && e.accept) {
 		return false
 	}
 	if e.posted == 0 {

@@ -11,6 +11,7 @@ import (
 var (
 	errClosed   = sdk.Errorf(sdk.Closed, "the endpoint has ended")
 	errFull     = sdk.Errorf(sdk.Backpressure, "no room for more frames until some are completed")
+	errPassive  = sdk.Errorf(sdk.InvalidArgument, "ops are of the side that connected the endpoint")
 	errTooLarge = sdk.Errorf(sdk.TooLarge, "the frame is larger than %d bytes", maxFrame)
 )
 

@@ -12,6 +12,7 @@ import (
 const (
 	maxMessage = 64 << 10
 	maxNumber  = 1<<24 - 1 // of queue pairs and of packets
+	maxReads   = 128       // at a time, as the settings
 )
 
 // message is an offer or an answer: the one end of a queue pair, as the other
@@ -20,12 +21,12 @@ const (
 type message struct {
 	LocalNICPath string     `json:"local_nic_path"`
 	PeerNICPath  string     `json:"peer_nic_path"`
-	QPNum        []uint32   `json:"qp_num"` // of data, which this transport has none of
+	QPNum        []uint32   `json:"qp_num"` // of an endpoint for memory: one
 	LocalLID     uint16     `json:"local_lid"`
 	LocalGID     netip.Addr `json:"local_gid"`
 	ReplyMsg     string     `json:"reply_msg,omitempty"`
-	NotifyQPNum  uint32     `json:"notify_qp_num"`
-	NotifyProto  int        `json:"notify_proto"` // the engines negotiate it
+	NotifyQPNum  uint32     `json:"notify_qp_num"` // of one for frames
+	NotifyProto  int        `json:"notify_proto"`  // the engines negotiate it
 
 	From       string    `json:"from"`
 	To         string    `json:"to"`
@@ -36,6 +37,17 @@ type message struct {
 	// SendLimit is how many frames the other side may send before the first
 	// grant.
 	SendLimit int `json:"send_limit"`
+	// ReadLimit is how many reads at a time this side's device answers, on an
+	// endpoint for memory.
+	ReadLimit int `json:"read_limit,omitempty"`
+}
+
+// number is that of the queue pair.
+func (m message) number() uint32 {
+	if m.NotifyQPNum == 0 && len(m.QPNum) == 1 {
+		return m.QPNum[0]
+	}
+	return m.NotifyQPNum
 }
 
 func (m message) marshal() []byte {
@@ -70,14 +82,18 @@ func parse(what string, raw []byte, t sdk.Target, path rail.Path) (message, erro
 		return refuse("is to incarnation %.32s, this is %s", m.To, t.Local)
 	case !m.LocalGID.Is6() || m.LocalGID != path.Remote.GID:
 		return refuse("is from port %.64s, which is not the path's %s", m.LocalGID, path.Remote.GID)
-	case m.NotifyQPNum == 0:
+	case t.Use == sdk.UseFrames && m.NotifyQPNum == 0:
 		return refuse("has no notify queue pair")
-	case m.NotifyQPNum > maxNumber || m.PSN > maxNumber:
+	case t.Use == sdk.UseMemory && (m.NotifyQPNum != 0 || len(m.QPNum) != 1 || m.QPNum[0] == 0):
+		return refuse("has not one queue pair for data and none for notifications")
+	case m.number() > maxNumber || m.PSN > maxNumber:
 		return refuse("has numbers over 24 bits")
 	case m.MTU != 0 && !m.MTU.Valid():
 		return refuse("has MTU %d", m.MTU)
-	case m.SendLimit < 1 || m.SendLimit > maxShare:
+	case t.Use == sdk.UseFrames && (m.SendLimit < 1 || m.SendLimit > maxShare):
 		return refuse("has send limit %d, not 1 to %d", m.SendLimit, maxShare)
+	case t.Use == sdk.UseMemory && (m.ReadLimit < 1 || m.ReadLimit > maxReads):
+		return refuse("has read limit %d, not 1 to %d", m.ReadLimit, maxReads)
 	}
 	return m, nil
 }

@@ -21,7 +21,10 @@ func (e *endpoint) pumpLocked() {
 
 // postLocked posts one batch of the queue and says whether to go on.
 func (e *endpoint) postLocked() bool {
-	want := min(e.queue.n, postBatch, min(maxFlying, e.d.depth-controls)-e.flying.n, int(e.edge-e.sent))
+	want := min(e.queue.n, postBatch, min(maxFlying, e.d.depth-controls)-e.flying.n)
+	if !e.memory {
+		want = min(want, int(e.edge-e.sent))
+	}
 	if want <= 0 {
 		return false
 	}
@@ -33,10 +36,7 @@ func (e *endpoint) postLocked() bool {
 	defer e.d.batches.Put(batch)
 	s := e.queue.head
 	for i := range room {
-		batch[i] = verbs.SendWR{
-			ID: sendID(e.serial, s.id), Addr: s.addr, LKey: s.lkey, Length: uint32(s.size),
-			Op: verbs.Send, Signaled: true, Inline: s.size > 0 && s.size <= e.d.settings.Endpoint.MaxInline,
-		}
+		batch[i] = s.request(e.serial, e.d.settings.Endpoint.MaxInline)
 		s = s.next
 	}
 	n, err := e.qp.Post(batch[:room])
@@ -132,9 +132,12 @@ func (e *endpoint) sentLocked(wc *verbs.WC) bool {
 	c := sdk.Completion{ID: s.frame, Outcome: sdk.Done}
 	if wc.Status != verbs.Success {
 		c.Outcome, c.Code = sdk.Unknown, sdk.CodeOf(e.cause)
+		if s.move != nil && wc.Status == verbs.RemoteAccess {
+			c.Code = sdk.StaleCapability // and those behind it are flushed
+		}
 	}
 	e.bytes -= s.size
-	e.d.slots.put(s)
+	e.release(s)
 	if !e.over {
 		p := e.parcelLocked()
 		p.outcomes = append(p.outcomes, c)

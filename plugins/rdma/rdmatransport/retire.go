@@ -15,6 +15,17 @@ const (
 	// lastReceives is how long a queue pair in the error state may take to say
 	// that it takes no more receives; not every device says so.
 	lastReceives = 250 * time.Millisecond
+
+	// lastOps is how long an endpoint for memory waits for the completions of
+	// what was posted: they say that the outcome is unknown, and so does Ended,
+	// which somebody waits for who repeats them.
+	lastOps = 2 * time.Second
+
+	// destroyAgain is when a queue pair of an endpoint for memory that the
+	// device has kept is destroyed again; later ever less often, down to
+	// destroyRarely.
+	destroyAgain  = 50 * time.Millisecond
+	destroyRarely = 10 * time.Second
 )
 
 // retire is the end of the endpoint's goroutine. The queue pair stays published
@@ -24,6 +35,9 @@ func (e *endpoint) retire() {
 	cause := e.withdraw()
 	e.d.log.Debug("endpoint ends", "peer", e.peer, "number", e.num, "cause", cause)
 	force := time.Now().Add(milliseconds(e.d.settings.RetireTimeoutMS))
+	if e.memory {
+		force = earlier(force, time.Now().Add(lastOps))
+	}
 	e.leave()
 	e.flush(force)
 	e.sweep() // what landed before the queue pair was empty
@@ -32,8 +46,23 @@ func (e *endpoint) retire() {
 	for !e.overWith() {
 		e.deliver()
 	}
+	if e.memory {
+		e.fence()
+	}
 	e.handler.Ended(cause)
-	e.destroy()
+	if !e.memory {
+		e.destroy()
+	}
+}
+
+// fence destroys the queue pair of an endpoint for memory, which has to come
+// before Ended: then neither device does anything for it to memory here. A
+// queue pair that the device keeps may still do so, and is tried again until
+// the process ends.
+func (e *endpoint) fence() {
+	for wait := destroyAgain; !e.destroy(); wait = min(2*wait, destroyRarely) {
+		time.Sleep(wait)
+	}
 }
 
 // sweep has everything dispatched that is in the completion queue now.
@@ -54,7 +83,7 @@ func (e *endpoint) withdraw() error {
 		e.bytes -= s.size
 		cs = append(cs, sdk.Completion{ID: s.frame, Outcome: sdk.NotPosted, Code: sdk.CodeOf(cause)})
 	}
-	e.d.slots.putAll(&never)
+	e.releaseAll(&never)
 	e.mu.Unlock()
 	if len(cs) > 0 {
 		e.handler.Completed(cs)
@@ -133,12 +162,12 @@ func (e *endpoint) overWith() bool {
 }
 
 // destroy takes the queue pair away, and with it what was still posted, whose
-// buffers are free then.
-func (e *endpoint) destroy() {
+// buffers are free then. It says whether the device let it.
+func (e *endpoint) destroy() bool {
 	if err := e.qp.Close(); err != nil {
 		// The device may still use the buffers, and the number.
-		e.d.log.Error("a queue pair cannot be destroyed and is left behind", "peer", e.peer, "error", err)
-		return
+		e.d.log.Error("a queue pair cannot be destroyed", "peer", e.peer, "error", err)
+		return false
 	}
 	// Completions that the queue pair has left behind must not be taken for
 	// those of the next one of its number.
@@ -147,7 +176,7 @@ func (e *endpoint) destroy() {
 	left := e.posted
 	e.posted = 0
 	e.d.granted.Add(-int64(e.granted - e.consumed))
-	e.d.slots.putAll(&e.flying)
+	e.releaseAll(&e.flying)
 	e.mu.Unlock()
 	if left > 0 {
 		e.d.log.Warn("a queue pair was destroyed with work outstanding", "peer", e.peer, "count", left)
@@ -161,6 +190,7 @@ func (e *endpoint) destroy() {
 	if e.d.missed.Load() > 0 {
 		e.d.settle()
 	}
+	return true
 }
 
 // discard is the handler of an endpoint that never came to be.

@@ -75,7 +75,7 @@ const schema = `{
         "traffic_class": {"type": "integer", "minimum": 0, "maximum": 255, "default": 0},
         "service_level": {"type": "integer", "minimum": 0, "maximum": 15, "default": 0},
         "flow_label": {"type": "integer", "minimum": 0, "maximum": 1048575, "default": 0},
-        "psn": {"type": "integer", "minimum": 0, "maximum": 16777215, "default": 0, "description": "First packet sequence number."}
+        "psn": {"type": "integer", "minimum": 0, "maximum": 16777215, "default": 0, "description": "First packet sequence number, of endpoints for frames: for memory it is random."}
       }
     }
   }

@@ -11,7 +11,8 @@ import (
 var slotClasses = [...]struct{ size, count int }{{1 << 10, 64}, {8 << 10, 16}, {maxFrame, 8}}
 
 // slot is a send buffer, from the moment that a frame is taken until its
-// completion names it. It is on one list at a time.
+// completion names it, or an op with its part of a region. It is on one list at
+// a time.
 type slot struct {
 	next  *slot
 	id    uint32
@@ -19,6 +20,7 @@ type slot struct {
 	mem   []byte // its whole size
 	addr  uint64
 	lkey  uint32
+	move  *move  // nil for a frame
 	frame uint64 // the frame's id
 	size  int    // and length
 }

@@ -16,6 +16,8 @@ type table struct {
 	// n is how many there are: endpoints ask under the table's lock, and
 	// without it.
 	n atomic.Int32
+	// frames is how many of them share the receive buffers.
+	frames atomic.Int32
 }
 
 func (t *table) init() {
@@ -32,7 +34,7 @@ func (t *table) publish(e *endpoint) {
 		t.freed.Wait()
 	}
 	t.m[e.num] = e
-	t.n.Store(int32(len(t.m)))
+	t.countLocked(e, 1)
 }
 
 // withdraw removes the endpoint, whose queue pair has no completions left.
@@ -40,8 +42,15 @@ func (t *table) withdraw(e *endpoint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.m, e.num)
-	t.n.Store(int32(len(t.m)))
+	t.countLocked(e, -1)
 	t.freed.Broadcast()
+}
+
+func (t *table) countLocked(e *endpoint, by int32) {
+	t.n.Add(by)
+	if !e.memory {
+		t.frames.Add(by)
+	}
 }
 
 // each calls do for every endpoint. It may take the endpoint's lock.

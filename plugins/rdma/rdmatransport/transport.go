@@ -15,6 +15,7 @@ import (
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/plugins/internal/lifecycle"
+	"github.com/hawser-transport/hawser/plugins/internal/memory"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/rail"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 	"github.com/hawser-transport/hawser/sdk"
@@ -32,9 +33,10 @@ const (
 	attrInstance    = "instance"
 )
 
-// Transport is the rdma transport. It implements [sdk.Notifier], [sdk.Drainer]
+// Transport is the rdma transport. It implements [sdk.Mover], [sdk.Drainer]
 // and [sdk.Examiner].
 type Transport struct {
+	memory.Table
 	provider    verbs.Provider
 	life        *lifecycle.Life[*endpoint]
 	generations bootstrap.Generations
@@ -54,15 +56,18 @@ type Transport struct {
 
 // New makes a transport on a provider's devices.
 func New(p verbs.Provider) *Transport {
-	return &Transport{provider: p, life: lifecycle.New[*endpoint]()}
+	t := &Transport{provider: p, life: lifecycle.New[*endpoint]()}
+	t.Table.Pin, t.Table.Read = t.pin, read
+	return t
 }
 
 // Describe implements [sdk.Transport].
 func (t *Transport) Describe() sdk.Description {
 	return sdk.Description{
 		Name: Name, Version: version, Contract: sdk.ContractVersion,
-		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureDrain},
+		Features:     []sdk.Feature{sdk.FeatureNotify, sdk.FeatureMove, sdk.FeatureDrain},
 		Limits:       sdk.Limits{MaxFrame: maxFrame, InflightFrames: maxOpen, InflightBytes: maxOpenBytes},
+		Move:         moveLimits(),
 		ConfigSchema: json.RawMessage(schema),
 		SharedDevice: true,
 	}
@@ -212,6 +217,9 @@ func (t *Transport) Drain(context.Context) error { return t.life.Drain() }
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
 	if err := t.life.Close(ctx, func() {}); err != nil {
+		return err
+	}
+	if err := t.Table.Close(ctx); err != nil {
 		return err
 	}
 	if err := t.closeDevices(); err != nil {

@@ -32,7 +32,7 @@ const (
 )
 
 // smokeShares are the parts of the suite that each host has in the short form.
-var smokeShares = []string{"^(describe|configure|close|paths|connect|accept)-", "^(send|load|complete|done|handler|hold|end|successor|drain)-"}
+var smokeShares = []string{"^(describe|configure|close|paths|connect|accept)-|^move-(bytes|flush|peer-closes)$", "^(send|load|complete|done|handler|hold|end|successor|drain)-"}
 
 // use does in the lab what was asked for.
 func use(ctx context.Context, l *rdmalab.Lab, o options, work string) error {

@@ -24,6 +24,8 @@ type GPU struct {
 	Links int
 	// Peers are the machine's other GPUs that this one reaches over NVLink.
 	Peers []cuda.UUID
+	// Used is how much of its memory is in use, in bytes; 0 if not known.
+	Used uint64
 }
 
 // Fabric is a GPU's place among machines that NVLink connects.

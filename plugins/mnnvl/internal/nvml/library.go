@@ -45,6 +45,9 @@ func (l library) GPUs() (gpus []GPU, err error) {
 			return nil, err
 		}
 		gpus[i].Links = links(devices[i])
+		if memory, ret := devices[i].GetMemoryInfo(); ret == nvml.SUCCESS {
+			gpus[i].Used = memory.Used
+		}
 	}
 	for i, d := range devices {
 		for j, o := range devices {

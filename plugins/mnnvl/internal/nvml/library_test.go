@@ -49,6 +49,12 @@ func newMachine(fabrics ...nvml.GpuFabricInfo) *machine {
 				}
 				return nvml.FEATURE_ENABLED, nvml.ERROR_INVALID_ARGUMENT
 			},
+			GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
+				if i == 3 {
+					return nvml.Memory{}, nvml.ERROR_NOT_SUPPORTED
+				}
+				return nvml.Memory{Used: uint64(i) << 20}, nvml.SUCCESS
+			},
 			GetP2PStatusFunc: func(o nvml.Device, _ nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
 				if o == nvml.Device(devices[i^1]) {
 					return nvml.P2P_STATUS_OK, nvml.SUCCESS
@@ -72,10 +78,10 @@ func TestGPUs(t *testing.T) {
 		nvml.GpuFabricInfo{},
 	)
 	want := []GPU{
-		{uuid(0), Fabric{FabricCompleted, cluster, 7}, 2, []cuda.UUID{uuid(1)}},
-		{uuid(1), Fabric{FabricFailed, cluster, 7}, 2, []cuda.UUID{uuid(0)}},
-		{uuid(2), Fabric{State: FabricInProgress}, 2, []cuda.UUID{uuid(3)}},
-		{uuid(3), Fabric{}, 2, []cuda.UUID{uuid(2)}},
+		{uuid(0), Fabric{FabricCompleted, cluster, 7}, 2, []cuda.UUID{uuid(1)}, 0},
+		{uuid(1), Fabric{FabricFailed, cluster, 7}, 2, []cuda.UUID{uuid(0)}, 1 << 20},
+		{uuid(2), Fabric{State: FabricInProgress}, 2, []cuda.UUID{uuid(3)}, 2 << 20},
+		{uuid(3), Fabric{}, 2, []cuda.UUID{uuid(2)}, 0},
 	}
 	if got, err := (library{m}).GPUs(); err != nil || !reflect.DeepEqual(got, want) || m.open != 0 {
 		t.Errorf("%+v, %v, and the library is open %d times", got, err, m.open)

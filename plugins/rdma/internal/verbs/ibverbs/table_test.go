@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/verbstest"
@@ -124,6 +125,7 @@ func traits(i verbs.Info) verbstest.Traits {
 	switch i.Driver {
 	case "rxe":
 		return verbstest.Traits{
+			OnlyWritable: beforeLinux(6, 2),
 			// Its completion queue is a ring in memory that only the reader empties.
 			KeepsCompletions: true,
 			// It raises events of ports and GIDs, none of these.
@@ -136,6 +138,16 @@ func traits(i verbs.Info) verbstest.Traits {
 		}
 	}
 	return verbstest.Traits{}
+}
+
+// beforeLinux reports whether the kernel is older.
+func beforeLinux(major, minor int) bool {
+	var u unix.Utsname
+	var a, b int
+	if unix.Uname(&u) == nil {
+		_, _ = fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b)
+	}
+	return a < major || a == major && b < minor
 }
 
 func TestOneDevice(t *testing.T) {

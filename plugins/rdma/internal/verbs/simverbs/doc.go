@@ -11,12 +11,14 @@
 //
 // Where real devices differ, the simulation takes the strictest: a send's slot
 // is free once its completion was polled, RESET drops the completions that
-// were not, a send's bytes are read again at every retransmission. A queue
-// pair checks where a packet comes from and its sequence number, not which
+// were not, a send's bytes are read again at every retransmission, more reads at
+// a time than the target agreed to are refused, every process's keys count from
+// the same start. A queue pair checks where a packet comes from and its sequence number, not which
 // queue pair sent it, as Soft-RoCE does.
 //
 // It is reliable as far as packets go: they are lost only over a port that is
-// down, a cut link, or to a process that is dead or frozen. [Control] changes
+// down, a cut link, or to a process that is dead or frozen: a real device goes
+// on answering for a frozen one, and writes to its memory. [Control] changes
 // that from any process. It simulates no speed and no congestion; a message
 // is one packet, so sequence numbers count messages.
 //

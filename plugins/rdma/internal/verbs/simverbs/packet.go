@@ -39,6 +39,7 @@ type header struct {
 	Kind   packetKind
 	Status verbs.Status
 	Timer  uint8
+	Reads  uint8    // that have no response, with this one
 	Names  [2]uint8 // lengths of From and To
 	MTU    uint16
 	QP     uint32 // the one it is for

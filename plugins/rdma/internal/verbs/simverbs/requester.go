@@ -165,12 +165,25 @@ func (q *qp) put(s *send) {
 	case verbs.Write:
 		h.Kind = packetWrite
 	case verbs.Read:
-		h.Kind = packetRead
+		h.Kind, h.Reads = packetRead, q.reading(s)
 		q.emit(h, nil)
 		return
 	}
 	q.checkBytes(s)
 	q.emit(h, s.data)
+}
+
+// reading is how many reads have no response, up to this one.
+func (q *qp) reading(last *send) (n uint8) {
+	for _, s := range q.sends {
+		if s.reads() && !s.done {
+			n++
+		}
+		if s == last {
+			break
+		}
+	}
+	return n
 }
 
 func (q *qp) checkBytes(s *send) {

@@ -109,7 +109,7 @@ func (q *qp) write(pkt *packet) {
 
 // readOut answers a read, and reports whether it could.
 func (q *qp) readOut(h header) bool {
-	if q.rtr.MaxDestRD == 0 {
+	if int(h.Reads) > q.rtr.MaxDestRD {
 		q.refuse(h, verbs.RemoteInvalidReq, verbs.QPRequestError)
 		return false
 	}

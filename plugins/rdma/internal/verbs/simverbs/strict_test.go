@@ -112,6 +112,20 @@ func TestSendBufferChanged(t *testing.T) {
 	}
 }
 
+// TestTooManyReads: a target does no more reads at a time than it was told to.
+func TestTooManyReads(t *testing.T) {
+	w := newWorld(t, verbstest.Setup{})
+	w.connect(verbstest.Attr{Reads: 4, Answers: 1})
+	w.ok(w.Cut(portB, portA)) // no response comes before the second read
+	read := func(id uint64) verbstest.WR {
+		return verbstest.WR{ID: id, Op: verbs.Read, Slot: int(id), Length: 8, RemoteAt: w.at[1].Area, RKey: w.at[1].RKey}
+	}
+	_, err := w.ends[0].PostSend(w.at[0].QP, read(1), read(2))
+	w.ok(err)
+	w.event(1, verbs.QPRequestError)
+	w.ok(w.Heal(portB, portA))
+}
+
 // TestOverrun: a completion queue that is too small is dead, and its queue
 // pairs with it.
 func TestOverrun(t *testing.T) {

@@ -42,6 +42,12 @@ type End interface {
 	// Fill and Bytes write and read a slot.
 	Fill(slot int, data []byte) error
 	Bytes(slot int, n int) ([]byte, error)
+	// Share registers a file's memory with this access, in place of what it
+	// registered before, and returns where it is; no access only ends that.
+	// It is mapped read-only unless the access is LocalWrite. The file holds
+	// the pattern of seed 9 at first; Shared reads it.
+	Share(access verbs.Access) (Shared, error)
+	Shared(n int) ([]byte, error)
 	// PostRecv posts slots as receives, with the slot as id.
 	PostRecv(slots ...int) (int, error)
 	// PostSend posts work requests on slots.
@@ -78,6 +84,12 @@ type Address struct {
 	RKey uint32
 }
 
+// Shared is shared memory of SlotSize bytes, as a peer has to know it.
+type Shared struct {
+	At   uint64
+	RKey uint32
+}
+
 // Attr are the attributes that tests vary. Zero fields have defaults.
 type Attr struct {
 	Timeout  int // default 14
@@ -88,6 +100,8 @@ type Attr struct {
 	PeerPSN  uint32
 	MTU      verbs.MTU // default the smaller of both
 	NoReads  bool
+	Reads    int  // outstanding at a time, as initiator; default 16
+	Answers  int  // as target; default 16
 	NoAccess bool // the peer may neither read nor write
 }
 
@@ -121,6 +135,7 @@ type local struct {
 	srq    verbs.SRQ
 	mem    []byte
 	mr     verbs.MR
+	shared shared
 	qps    map[uint32]verbs.QP
 	events chan verbs.Event
 	wakes  chan struct{}
@@ -245,6 +260,7 @@ func (e *local) Stop() error {
 	if e.srq != nil {
 		done(e.srq.Close())
 	}
+	done(e.shared.close())
 	if e.mr != nil {
 		done(e.mr.Close())
 	}
@@ -306,22 +322,21 @@ func (e *local) Connect(num uint32, peer Address, a Attr, to verbs.QPState) erro
 	if a.NoAccess {
 		init.Access = 0
 	}
-	rd := 16
 	if a.NoReads {
-		rd = 0
+		a.Reads, a.Answers = 0, 0
 	}
 	if err := q.ToInit(init); err != nil {
 		return err
 	}
 	err = q.ToRTR(verbs.RTRAttr{
-		MTU: a.MTU, PeerQP: peer.QP, PeerPSN: a.PeerPSN, MaxDestRD: rd, MinRNRTimer: a.RNRTimer,
+		MTU: a.MTU, PeerQP: peer.QP, PeerPSN: a.PeerPSN, MaxDestRD: a.Answers, MinRNRTimer: a.RNRTimer,
 		Port: e.port.Number, PeerLID: peer.LID, HopLimit: 16,
 		Global: e.port.Link != verbs.InfiniBand, PeerGID: peer.GID, SGIDIndex: e.gid.Index,
 	})
 	if err != nil || to == verbs.RTR {
 		return err
 	}
-	return q.ToRTS(verbs.RTSAttr{Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, PSN: a.PSN, MaxRD: rd})
+	return q.ToRTS(verbs.RTSAttr{Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, PSN: a.PSN, MaxRD: a.Reads})
 }
 
 func (a Attr) complete(mine, peers verbs.MTU) Attr {
@@ -337,6 +352,8 @@ func (a Attr) complete(mine, peers verbs.MTU) Attr {
 	or(&a.RetryCnt, 7)
 	or(&a.RNRRetry, 7)
 	or(&a.RNRTimer, 12)
+	or(&a.Reads, 16)
+	or(&a.Answers, 16)
 	if a.MTU == 0 {
 		a.MTU = min(mine, peers)
 	}

@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"bytes"
 	"errors"
 	"syscall"
 	"testing"
@@ -156,6 +157,16 @@ func (p *pair) holds(i, slot int, seed byte, n int) {
 		if got[k] != b {
 			p.Fatalf("slot %d differs at %d: %d, want %d", slot, k, got[k], b)
 		}
+	}
+}
+
+// shared checks the bytes of the passive end's shared memory.
+func (p *pair) shared(seed byte, n int) {
+	p.Helper()
+	got, err := p.ends[1].Shared(n)
+	p.ok(err)
+	if !bytes.Equal(got, pattern(seed, n)) {
+		p.Fatalf("the shared memory does not hold pattern %d", seed)
 	}
 }
 

@@ -136,6 +136,12 @@ func (r *remote) Fill(slot int, data []byte) error   { return r.do(nil, "Fill", 
 func (r *remote) Bytes(slot, n int) ([]byte, error)  { return get[[]byte](r, "Bytes", slot, n) }
 func (r *remote) PostRecv(slots ...int) (int, error) { return get[int](r, "PostRecv", slots) }
 
+func (r *remote) Share(access verbs.Access) (Shared, error) {
+	return get[Shared](r, "Share", access)
+}
+
+func (r *remote) Shared(n int) ([]byte, error) { return get[[]byte](r, "Shared", n) }
+
 func (r *remote) Connect(num uint32, peer Address, a Attr, to verbs.QPState) error {
 	return r.do(nil, "Connect", num, peer, a, to)
 }

@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ type Traits struct {
 	KeepsCompletions bool
 	// NoEvents lists events that the device does not raise.
 	NoEvents []verbs.EventType
+	// OnlyWritable: memory that is mapped read-only cannot be registered.
+	OnlyWritable bool
 	// AnyMTU: a path MTU above the port's is not refused.
 	AnyMTU bool
 	// What the device calls these errors; zero is what InfiniBand's
@@ -87,6 +90,9 @@ var table = []struct {
 	{name: "write and read", run: testWriteRead},
 	{name: "remote access", run: testRemoteAccess},
 	{name: "access of the queue pair", run: testNoAccess},
+	{name: "read-only memory", run: testReadOnly},
+	{name: "memory that was given back", run: testRevoked},
+	{name: "more reads than at a time", run: testReads},
 	{name: "receive too short", run: testTooShort, setsUp: true},
 	{name: "local protection", run: testLocalProtection},
 	{name: "receiver not ready", run: testNotReady},
@@ -261,6 +267,61 @@ func or(s, def verbs.Status) verbs.Status {
 		return s
 	}
 	return def
+}
+
+// testReadOnly: memory that is mapped read-only can be registered, and read.
+func testReadOnly(p *pair) {
+	p.connect(8, Attr{})
+	s, err := p.ends[1].Share(verbs.RemoteRead)
+	if p.traits.OnlyWritable {
+		p.refused(err, syscall.EFAULT)
+		return
+	}
+	p.ok(err)
+	p.send(0, WR{ID: 1, Op: verbs.Read, Slot: 1, Length: SlotSize, RemoteAt: s.At, RKey: s.RKey, Signaled: true})
+	p.statuses(0, result{1, 0})
+	p.holds(0, 1, 9, SlotSize)
+	p.fill(0, 0, 1, 100)
+	p.send(0, WR{ID: 2, Op: verbs.Write, Slot: 0, Length: 100, RemoteAt: s.At, RKey: s.RKey}, WR{ID: 3})
+	p.statuses(0, result{2, verbs.RemoteAccess}, result{3, verbs.Flushed})
+	p.state(0, verbs.Err)
+	p.shared(9, SlotSize)
+}
+
+// testRevoked: a key is worth nothing once its region has been closed.
+func testRevoked(p *pair) {
+	for _, op := range []verbs.Op{verbs.Write, verbs.Read} {
+		p.connect(8, Attr{})
+		s, err := p.ends[1].Share(verbs.LocalWrite | verbs.RemoteRead | verbs.RemoteWrite)
+		p.ok(err)
+		p.fill(0, 0, 3, SlotSize)
+		p.send(0, WR{ID: 1, Op: verbs.Write, Slot: 0, Length: 5000, RemoteAt: s.At, RKey: s.RKey, Signaled: true})
+		p.statuses(0, result{1, 0})
+		p.shared(3, 5000)
+		_, err = p.ends[1].Share(0)
+		p.ok(err)
+		p.send(0, WR{ID: 2, Op: op, Slot: 0, Length: 100, RemoteAt: s.At, RKey: s.RKey}, WR{ID: 3})
+		p.statuses(0, result{2, verbs.RemoteAccess}, result{3, verbs.Flushed})
+		p.holds(0, 0, 3, SlotSize)
+		p.state(0, verbs.Err)
+	}
+}
+
+// testReads: more reads are posted than either side does at a time.
+func testReads(p *pair) {
+	const reads = 12
+	p.connect(2*reads, Attr{Reads: 2, Answers: 2})
+	s, err := p.ends[1].Share(verbs.RemoteRead | verbs.LocalWrite)
+	p.ok(err)
+	var want []result
+	for i := range uint64(reads) {
+		p.send(0, WR{ID: i, Op: verbs.Read, Slot: int(i), Length: 4000, RemoteAt: s.At, RKey: s.RKey, Signaled: true})
+		want = append(want, result{i, 0})
+	}
+	p.statuses(0, want...)
+	for i := range reads {
+		p.holds(0, i, 9, 4000)
+	}
 }
 
 func testTooShort(p *pair) {

@@ -1,0 +1,500 @@
+//go:build linux
+
+package mnnvltransport
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
+	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
+	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
+)
+
+// side is one end of a pair: an instance with the regions of its application.
+type side struct {
+	*rigtest.Node
+	mover    sdk.Mover
+	instance uint64
+}
+
+func (l *lab) start(t testing.TB, tr sdk.Transport, instance uint64) *side {
+	t.Helper()
+	n := rigtest.Start(t, tr, sdk.Config{Instance: instance, Settings: json.RawMessage(`{"mapping_idle_secs": 60}`)})
+	return &side{n, tr.(sdk.Mover), instance}
+}
+
+// published is a region as its descriptor says.
+type publishedRegion struct {
+	sdk.RemoteRegion
+	at *side
+}
+
+func (s *side) register(t testing.TB, m sdktest.Memory, writable bool, base, version uint64) publishedRegion {
+	t.Helper()
+	r, err := m.Export(writable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = rand.Read(r.Capability[:])
+	r.Base = base
+	a, err := s.mover.Register(rigtest.Context(t), r)
+	if err != nil {
+		t.Fatalf("Register: %v", err)
+	}
+	return publishedRegion{sdk.RemoteRegion{
+		Provider: s.Inc, Instance: s.instance, Capability: r.Capability, Kind: r.Kind, Base: base,
+		Length: r.Length, Writable: writable, Attributes: a, Version: version,
+	}, s}
+}
+
+func (p publishedRegion) deregister(t testing.TB) {
+	t.Helper()
+	if err := p.at.mover.Deregister(rigtest.Context(t), p.Capability); err != nil {
+		t.Fatalf("Deregister: %v", err)
+	}
+}
+
+func (s *side) announce(t testing.TB, r publishedRegion) {
+	t.Helper()
+	if err := s.mover.Announce(rigtest.Context(t), r.RemoteRegion); err != nil {
+		t.Fatalf("Announce: %v", err)
+	}
+}
+
+// line is an endpoint of s to a peer, whose ops are awaited.
+type line struct {
+	t  testing.TB
+	ep sdk.Endpoint
+
+	mu      sync.Mutex
+	next    uint64
+	waiting map[uint64]chan sdk.Completion
+	ended   chan error
+}
+
+func (l *line) Completed(cs []sdk.Completion) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range cs {
+		l.waiting[c.ID] <- c
+		delete(l.waiting, c.ID)
+	}
+}
+func (l *line) Received([][]byte) {}
+func (l *line) Ended(err error)   { l.ended <- err }
+
+var generations struct {
+	sync.Mutex
+	n uint64
+}
+
+func connect(t testing.TB, from, to *side) *line {
+	t.Helper()
+	generations.Lock()
+	generations.n++
+	target := rigtest.Target(from.Node, to.Node, generations.n)
+	generations.Unlock()
+	target.Use = sdk.UseMemory
+	l := &line{t: t, waiting: map[uint64]chan sdk.Completion{}, ended: make(chan error, 1)}
+	var err error
+	l.ep, err = from.Notifier().Connect(rigtest.Context(t), target, func(ctx context.Context, offer []byte) ([]byte, error) {
+		back := target
+		back.Local, back.Peer, back.Remote = to.Inc, from.Inc, from.Setup.Attributes
+		_, answer, err := to.Notifier().Accept(ctx, back, offer, rigtest.NewRecorder(t))
+		return answer, err
+	}, l)
+	if err != nil {
+		t.Fatalf("Connect: %v", err)
+	}
+	return l
+}
+
+// post sends an op; its outcome comes.
+func (l *line) post(o sdk.Op) <-chan sdk.Completion {
+	done := make(chan sdk.Completion, 1)
+	for {
+		l.mu.Lock()
+		l.next++
+		id := l.next
+		l.waiting[id] = done
+		l.mu.Unlock()
+		_, err := l.ep.Send([]sdk.Frame{{ID: id, Data: o.Append(nil)}}, false)
+		if err == nil {
+			return done
+		}
+		l.mu.Lock()
+		delete(l.waiting, id)
+		l.mu.Unlock()
+		if !errors.Is(err, sdk.Backpressure) {
+			done <- sdk.Completion{Outcome: sdk.NotPosted, Code: sdk.CodeOf(err)}
+			return done
+		}
+		time.Sleep(50 * time.Microsecond)
+	}
+}
+
+// do sends an op and waits for its outcome.
+func (l *line) do(o sdk.Op) sdk.Completion {
+	select {
+	case c := <-l.post(o):
+		return c
+	case <-time.After(rigtest.Patience):
+		l.t.Error("an op has no outcome")
+		return sdk.Completion{}
+	}
+}
+
+// must is do of an op that has to succeed.
+func (l *line) must(o sdk.Op) {
+	l.t.Helper()
+	if c := l.do(o); c.Outcome != sdk.Done {
+		l.t.Errorf("%v of %d bytes: %v (%v)", o.Kind, o.Length, c.Outcome, c.Code)
+	}
+}
+
+func opOf(kind sdk.OpKind, here, there publishedRegion, length uint64) sdk.Op {
+	return sdk.Op{Kind: kind, Local: here.Capability, Remote: there.Capability, RemoteBase: there.Base, Length: length}
+}
+
+func fill(t testing.TB, m sdktest.Memory, value byte, n int) {
+	t.Helper()
+	if _, err := m.WriteAt(bytes.Repeat([]byte{value}, n), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bytesOf reads the first and the last byte of n.
+func bytesOf(t testing.TB, m sdktest.Memory, n int) (first, last byte) {
+	t.Helper()
+	b := make([]byte, n)
+	if _, err := m.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	return b[0], b[n-1]
+}
+
+// replaced registers memory, has it read, and registers other memory at the same
+// place, whose bytes are other ones. It returns what a reader then finds.
+func replaced(t *testing.T, addressOnly bool) (got byte, c sdk.Completion, want byte) {
+	const size, base, old, new = 10_000, 0x7f00_0000_0000, 0xa0, 0xb1
+	l := newLab(t)
+	consumer := l.transport(t)
+	consumer.addressOnly = addressOnly
+	a, b := l.start(t, consumer, 1), l.start(t, l.transport(t), 2)
+	mine := l.on(t, 0, size)
+	here := a.register(t, mine, true, 1<<40, 1)
+	first := l.on(t, len(l.devices)-1, size)
+	fill(t, first, old, size)
+	there := b.register(t, first, true, base, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	w.must(opOf(sdk.Read, here, there, size))
+	if x, y := bytesOf(t, mine, size); x != old || y != old {
+		t.Fatalf("read %x..%x", x, y)
+	}
+	// The provider has other memory at the same address and says so; the old
+	// memory is freed, as far as the application is concerned.
+	there.deregister(t)
+	if err := first.free(); err != nil {
+		t.Fatal(err)
+	}
+	second := l.on(t, len(l.devices)-1, size)
+	fill(t, second, new, size)
+	next := b.register(t, second, true, base, 2)
+	a.announce(t, next)
+	c = w.do(opOf(sdk.Read, here, next, size))
+	got, _ = bytesOf(t, mine, size)
+	if stale := w.do(opOf(sdk.Read, here, there, size)); stale.Outcome != sdk.NotPosted || stale.Code != sdk.StaleCapability {
+		t.Errorf("an op with the old capability: %v (%v)", stale.Outcome, stale.Code)
+	}
+	return got, c, new
+}
+
+// TestNewDescriptor: once the consumer knows of the new memory it reads that.
+func TestNewDescriptor(t *testing.T) {
+	if got, c, want := replaced(t, false); c.Outcome != sdk.Done || got != want {
+		t.Errorf("read %x, %v (%v), want %x", got, c.Outcome, c.Code, want)
+	}
+}
+
+// TestAddressOnly: the test above can see the fault, for without the capability
+// in the key the old bytes come back.
+func TestAddressOnly(t *testing.T) {
+	if got, c, want := replaced(t, true); c.Outcome != sdk.Done || got == want {
+		t.Errorf("read %x, %v (%v): not the old bytes", got, c.Outcome, c.Code)
+	}
+}
+
+// TestAgainAndAgain registers, reads and retires the same memory, and counts
+// what is left: each process has to end clean.
+func TestAgainAndAgain(t *testing.T) {
+	each(t, func(t *testing.T, kind cuda.Kind) {
+		if kind == cuda.IPC && hardware() != nil {
+			t.Skip("SKIPPED, a process cannot open its own IPC handles")
+		}
+		cycles := 3334 // 10,000 of the three kinds
+		if testing.Short() {
+			cycles = 200
+		}
+		l := newLab(t)
+		l.kinds = []cuda.Kind{kind}
+		a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+		const size = 4096
+		mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
+		here := a.register(t, mine, true, 1<<40, 1)
+		w := connect(t, a, b)
+		files := rigtest.Descriptors()
+		for i := range cycles {
+			there := b.register(t, theirs, true, 1<<41, uint64(i+1))
+			a.announce(t, there)
+			fill(t, theirs, byte(i), size)
+			w.must(opOf(sdk.Read, here, there, size))
+			if x, y := bytesOf(t, mine, size); x != byte(i) || y != byte(i) {
+				t.Fatalf("cycle %d: read %x..%x", i, x, y)
+			}
+			there.deregister(t)
+			if err := a.mover.Withdraw(rigtest.Context(t), b.Inc, there.Capability); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now := rigtest.Descriptors(); now > files+4 {
+			t.Errorf("%d descriptors after %d cycles, %d before", now, cycles, files)
+		}
+	})
+}
+
+// TestWarmWorkers: workers read without end while their memory is replaced. No
+// read of the live capability fails, and none finds bytes of another one.
+func TestWarmWorkers(t *testing.T) {
+	const size, base, workers = 64 << 10, 1 << 41, 8
+	rounds := 40
+	if testing.Short() {
+		rounds = 12
+	}
+	l := newLab(t)
+	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	var mu sync.Mutex // the descriptor
+	current, value := publishedRegion{}, byte(0)
+	publish := func(round int) (old publishedRegion) {
+		m := l.on(t, len(l.devices)-1, size)
+		fill(t, m, byte(round), size)
+		next := b.register(t, m, true, base, uint64(round))
+		mu.Lock()
+		defer mu.Unlock()
+		a.announce(t, next)
+		old, current, value = current, next, byte(round)
+		return old
+	}
+	publish(1)
+	stop := make(chan struct{})
+	var reads, stale [workers]atomic.Int64
+	var group sync.WaitGroup
+	for i := range workers {
+		mine := l.on(t, i%len(l.devices), size)
+		here := a.register(t, mine, true, uint64(i+1)<<42, 1)
+		w := connect(t, a, b)
+		group.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				mu.Lock()
+				there, want := current, value
+				mu.Unlock()
+				c := w.do(opOf(sdk.Read, here, there, size))
+				mu.Lock()
+				live := current.Capability == there.Capability
+				mu.Unlock()
+				switch {
+				case c.Outcome == sdk.Done:
+					if x, y := bytesOf(t, mine, size); x != want || y != want {
+						t.Errorf("worker %d read %x..%x, want %x", i, x, y, want)
+						return
+					}
+					reads[i].Add(1)
+				case live || c.Code != sdk.StaleCapability:
+					t.Errorf("worker %d: %v (%v), live %t", i, c.Outcome, c.Code, live)
+					return
+				default:
+					stale[i].Add(1)
+				}
+			}
+		})
+	}
+	for round := 2; round < rounds; round++ {
+		old := publish(round)
+		old.deregister(t)
+		var before [workers]int64
+		for i := range reads {
+			before[i] = reads[i].Load()
+		}
+		eventually(t, func() error { // the new memory is read by everybody
+			for i := range reads {
+				if reads[i].Load() < before[i]+2 && !t.Failed() {
+					return fmt.Errorf("worker %d does not read", i)
+				}
+			}
+			return nil
+		})
+	}
+	close(stop)
+	group.Wait()
+	all := int64(0)
+	for i := range stale {
+		all += stale[i].Load()
+	}
+	if all == 0 {
+		t.Error("no worker has met a capability that was replaced")
+	}
+}
+
+// TestWaitsForTheEvent: a copy is made after the producer's work, and the fence
+// of its endpoint waits for it; others go past.
+func TestWaitsForTheEvent(t *testing.T) {
+	const size, busy = 1 << 20, 100 * time.Millisecond
+	l := newLab(t)
+	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
+	fill(t, mine, 1, size)
+	here, there := a.register(t, mine, true, 1<<40, 1), b.register(t, theirs, true, 1<<41, 1)
+	a.announce(t, there)
+	w, other := connect(t, a, b), connect(t, a, b)
+	w.must(opOf(sdk.Write, here, there, size))
+	p := l.producer(t, mine)
+	began := time.Now()
+	o := opOf(sdk.Write, here, there, size)
+	o.Event = p.produce(2, busy)
+	late := w.post(o)
+	other.must(opOf(sdk.Write, here, there, 1))
+	select {
+	case c := <-late:
+		t.Fatalf("%v (%v) before the producer had ended", c.Outcome, c.Code)
+	default: // unless all this has taken longer than the producer
+	}
+	w.ep.Close()
+	if err := <-w.ended; time.Since(began) < busy {
+		t.Errorf("the endpoint ended (%v) before its copy", err)
+	}
+	if c := <-late; c.Outcome != sdk.Done {
+		t.Errorf("%v (%v)", c.Outcome, c.Code)
+	}
+	if x, y := bytesOf(t, theirs, size); x != 2 || y != 2 {
+		t.Errorf("the bytes are %d..%d, which the producer had not written last", x, y)
+	}
+	other.must(opOf(sdk.Write, here, there, 1))
+}
+
+// TestHandover: a descriptor is for whoever knows both ticket and capability.
+func TestHandover(t *testing.T) {
+	l := newLab(t)
+	b := l.start(t, l.transport(t), 2)
+	there := b.register(t, l.on(t, 0, 4096), true, 1<<41, 1)
+	e, err := parseExport(there.Attributes, there.Length)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := rigtest.Context(t)
+	f, err := fetch(ctx, e.door, e.ticket, there.Capability)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	if f, err = fetch(ctx, e.door, e.ticket, sdk.Capability{}); err != nil { // of an older descriptor
+		t.Fatal(err)
+	}
+	_ = f.Close()
+	wrong, other := there.Capability, e.ticket
+	wrong[15]++
+	other[15]++
+	for what, ask := range map[string]func() (*os.File, error){
+		"a wrong capability": func() (*os.File, error) { return fetch(ctx, e.door, e.ticket, wrong) },
+		"a wrong ticket":     func() (*os.File, error) { return fetch(ctx, e.door, other, there.Capability) },
+		"no ticket":          func() (*os.File, error) { return fetch(ctx, e.door, ticket{}, there.Capability) },
+	} {
+		if f, err := ask(); !errors.Is(err, sdk.StaleCapability) {
+			t.Errorf("%s: %v, %v", what, f, err)
+		}
+	}
+	there.deregister(t)
+	if f, err := fetch(ctx, e.door, e.ticket, there.Capability); !errors.Is(err, sdk.StaleCapability) {
+		t.Errorf("a region that was forgotten: %v, %v", f, err)
+	}
+	if n := len(b.Transport.(*Transport).regions.tickets); n > 0 {
+		t.Errorf("%d tickets are left", n)
+	}
+}
+
+// TestProviderKilled: the provider's plugin is killed, and its engine's peer
+// withdraws all that was its: nothing of it stays mapped, without a successor.
+func TestProviderKilled(t *testing.T) {
+	l := newLab(t, func(*simcuda.Options) {})
+	path := plugin(t)
+	d := l.process(t).(*simcuda.Driver)
+	a := l.start(t, New(d, nvml.Fake{}), 1)
+	provider := sdktest.Binary(t, path, "HAWSER_CUDA_SIM="+l.file(t))
+	setup, err := provider.Configure(rigtest.Context(t), sdk.Config{Instance: 2, Incarnation: sdk.Incarnation{15: 7}, Settings: json.RawMessage("{}")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &side{&rigtest.Node{Transport: provider, Inc: sdk.Incarnation{15: 7}, Setup: setup}, provider.(sdk.Mover), 2}
+	const size = 1 << 20
+	here := a.register(t, l.on(t, 0, size), true, 1<<40, 1)
+	before := d.Counts().Mappings
+	there := b.register(t, l.on(t, 1, size), true, 1<<41, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	w.must(opOf(sdk.Read, here, there, size))
+	if n := d.Counts().Mappings; n != before+2 { // here and there
+		t.Fatalf("%d mappings", n)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = provider.Close(ended) // kills the process, whatever it does
+	select {
+	case err := <-w.ended:
+		t.Logf("the endpoint ended: %v", err)
+	case <-time.After(rigtest.Patience):
+		t.Fatal("the endpoint has not ended with its peer")
+	}
+	began := time.Now()
+	if err := a.mover.Withdraw(rigtest.Context(t), b.Inc, sdk.Capability{}); err != nil {
+		t.Fatal(err)
+	}
+	if n, took := d.Counts().Mappings, time.Since(began); n != before+1 || took > 2*time.Second {
+		t.Errorf("%d mappings after %s", n, took)
+	}
+}
+
+// TestIdleMappingsGo: nobody's memory stays mapped by a reader that is idle.
+func TestIdleMappingsGo(t *testing.T) {
+	l := newLab(t, func(*simcuda.Options) {})
+	d := l.process(t).(*simcuda.Driver)
+	n := rigtest.Start(t, New(d, nvml.Fake{}), sdk.Config{Instance: 1, Settings: json.RawMessage(`{"mapping_idle_secs": 1}`)})
+	a, b := &side{n, n.Transport.(sdk.Mover), 1}, l.start(t, l.transport(t), 2)
+	here, there := a.register(t, l.on(t, 0, 4096), true, 1<<40, 1), b.register(t, l.on(t, 1, 4096), true, 1<<41, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	w.must(opOf(sdk.Read, here, there, 4096))
+	eventually(t, func() error {
+		if n := d.Counts().Mappings; n > 0 {
+			return fmt.Errorf("%d mappings", n)
+		}
+		return nil
+	})
+	w.must(opOf(sdk.Read, here, there, 4096))
+}

@@ -1,0 +1,302 @@
+//go:build linux && (amd64 || arm64)
+
+package mnnvltransport
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ebitengine/purego"
+
+	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
+	"github.com/hawser-transport/hawser/sdk"
+)
+
+// measured makes the tests that measure run on the simulated machine, too, where
+// they show that they work and no more.
+const measured = "HAWSER_SPEED"
+
+// TestSpeed measures transfers between two GPUs against one process that copies
+// between them with peer access. Its lines that begin with SPEED are a table for
+// test/gpu/run.sh.
+func TestSpeed(t *testing.T) {
+	real := hardware() != nil
+	if !real && os.Getenv(measured) == "" {
+		t.Skip("on GPUs only")
+	}
+	l := newLab(t)
+	if len(l.devices) < 2 {
+		t.Skip("SKIPPED, needs two GPUs")
+	}
+	large, rounds, ops := 256<<20, 20, 2000
+	if !real {
+		large, rounds, ops = 8<<20, 3, 50
+	}
+	plain := map[int]time.Duration{}
+	sizes := []int{4 << 10, 64 << 10, 1 << 20}
+	if real {
+		for _, n := range append(sizes, large) {
+			plain[n] = peerCopies(t, n, map[bool]int{true: rounds, false: ops}[n == large])
+			speed("cuMemcpyPeerAsync "+size(n), plain[n], n, 0)
+		}
+	}
+	for _, way := range []string{"in process", "over the link"} {
+		t.Run(way, func(t *testing.T) {
+			start := func(instance uint64) *side {
+				if way == "in process" {
+					return l.start(t, l.transport(t), instance)
+				}
+				return l.start(t, l.binary(t, plugin(t)), instance)
+			}
+			a, b := start(1), start(2)
+			here, there := a.register(t, l.on(t, 0, large), true, 1<<40, 1), b.register(t, l.on(t, 1, large), true, 1<<41, 1)
+			a.announce(t, there)
+			w := connect(t, a, b)
+			w.must(opOf(sdk.Read, here, there, 1)) // imports
+			for _, kind := range []sdk.OpKind{sdk.Read, sdk.Write} {
+				took := median(rounds, func() { w.all(kind, here, there, large) })
+				speed(fmt.Sprintf("%v %s %s", kind, way, size(large)), took, large, plain[large])
+				for _, n := range sizes {
+					took := median(ops, func() { w.must(opOf(kind, here, there, uint64(n))) })
+					speed(fmt.Sprintf("%v %s %s", kind, way, size(n)), took, n, plain[n])
+				}
+			}
+		})
+	}
+}
+
+// all moves a whole region in ops of the largest size.
+func (l *line) all(kind sdk.OpKind, here, there publishedRegion, n int) {
+	var waiting []<-chan sdk.Completion
+	for at := 0; at < n; at += limits.MaxOp {
+		o := opOf(kind, here, there, uint64(min(limits.MaxOp, n-at)))
+		o.LocalOffset, o.RemoteOffset = uint64(at), uint64(at)
+		waiting = append(waiting, l.post(o))
+	}
+	for _, w := range waiting {
+		if c := <-w; c.Outcome != sdk.Done {
+			l.t.Errorf("%v: %v (%v)", kind, c.Outcome, c.Code)
+		}
+	}
+}
+
+// median is that of what rounds of f take, after a tenth of them to warm up.
+func median(rounds int, f func()) time.Duration {
+	took := make([]time.Duration, 0, rounds)
+	for i := range rounds + rounds/10 {
+		began := time.Now()
+		f()
+		if i >= rounds/10 {
+			took = append(took, time.Since(began))
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+func size(n int) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}
+
+// speed prints a line of the table: a bandwidth as a ratio, a latency as what it
+// has more.
+func speed(name string, took time.Duration, n int, plain time.Duration) {
+	line := fmt.Sprintf("SPEED | %-36s | %10.1f us | %7.1f GB/s |", name, float64(took)/1e3, float64(n)/float64(took))
+	switch {
+	case plain == 0:
+	case n >= 16<<20:
+		line += fmt.Sprintf(" %.3f x of plain", float64(plain)/float64(took))
+	default:
+		line += fmt.Sprintf(" %+.1f us", float64(took-plain)/1e3)
+	}
+	fmt.Println(line)
+}
+
+// peerCopies is the median of a copy from GPU 1 to GPU 0, waited for, in a
+// process that does nothing else.
+func peerCopies(t *testing.T, n, rounds int) time.Duration {
+	t.Helper()
+	lib, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var (
+		retain  func(ctx *uint64, device int32) int32
+		release func(device int32) int32
+		current func(ctx uint64) int32
+		enable  func(peer uint64, flags uint32) int32
+		disable func(peer uint64) int32
+		alloc   func(p *uint64, n uintptr) int32
+		free    func(p uint64) int32
+		create  func(s *uint64, flags uint32) int32
+		destroy func(s uint64) int32
+		wait    func(s uint64) int32
+		copies  func(dst, dstCtx, src, srcCtx uint64, n uintptr, s uint64) int32
+	)
+	for name, f := range map[string]any{
+		"cuDevicePrimaryCtxRetain": &retain, "cuDevicePrimaryCtxRelease_v2": &release, "cuCtxSetCurrent": &current,
+		"cuCtxEnablePeerAccess": &enable, "cuCtxDisablePeerAccess": &disable, "cuMemAlloc_v2": &alloc, "cuMemFree_v2": &free,
+		"cuStreamCreate": &create, "cuStreamDestroy_v2": &destroy, "cuStreamSynchronize": &wait, "cuMemcpyPeerAsync": &copies,
+	} {
+		purego.RegisterLibFunc(f, lib, name)
+	}
+	must := func(what string, r int32) {
+		t.Helper()
+		if r != 0 {
+			t.Fatalf("%s: CUDA error %d", what, r)
+		}
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var ctx, mem [2]uint64
+	for i := range ctx {
+		must("retain", retain(&ctx[i], int32(i)))
+		must("set current", current(ctx[i]))
+		must("allocate", alloc(&mem[i], uintptr(n)))
+	}
+	for i := range ctx {
+		must("set current", current(ctx[i]))
+		must("peer access", enable(ctx[1-i], 0))
+	}
+	must("set current", current(ctx[0]))
+	var s uint64
+	must("stream", create(&s, 1))
+	took := median(rounds, func() {
+		must("copy", copies(mem[0], ctx[0], mem[1], ctx[1], uintptr(n), s))
+		must("wait", wait(s))
+	})
+	must("destroy", destroy(s))
+	for i := range ctx {
+		must("set current", current(ctx[i]))
+		must("no peer access", disable(ctx[1-i]))
+		must("free", free(mem[i]))
+	}
+	must("set current", current(0))
+	for i := range ctx {
+		must("release", release(int32(i)))
+	}
+	return took
+}
+
+// BenchmarkMappingHit is what an op pays for its two mappings when they are
+// there.
+func BenchmarkMappingHit(b *testing.B) {
+	l := newLab(b)
+	x, y := l.transport(b), l.transport(b)
+	a, p := l.start(b, x, 1), l.start(b, y, 2)
+	here, there := a.register(b, l.on(b, 0, 4096), true, 1<<40, 1), p.register(b, l.on(b, len(l.devices)-1, 4096), true, 1<<41, 1)
+	a.announce(b, there)
+	connect(b, a, p).must(opOf(sdk.Read, here, there, 1))
+	o := opOf(sdk.Read, here, there, 4096)
+	r := x.remotes.find(p.Inc, &o)
+	d := x.regions.get(here.Capability).device
+	local := d.cache.NewLocal()
+	defer local.Close()
+	for b.Loop() {
+		lease, err := local.Acquire(ended, r.key, 0, 4096)
+		if err != nil {
+			b.Fatal(err)
+		}
+		lease.Release()
+	}
+}
+
+// TestEventRounds: with the producer's event the copy finds its final bytes each
+// time, without it not.
+func TestEventRounds(t *testing.T) {
+	const size = 64 << 10
+	rounds := 1000
+	if hardware() == nil {
+		rounds = 30
+	}
+	l := newLab(t)
+	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
+	here, there := a.register(t, mine, true, 1<<40, 1), b.register(t, theirs, true, 1<<41, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	w.must(opOf(sdk.Write, here, there, size))
+	p := l.producer(t, mine)
+	for _, with := range []bool{true, false} {
+		wrong := 0
+		for i := range rounds {
+			value := byte(i%250 + 1)
+			o := opOf(sdk.Write, here, there, size)
+			if h := p.produce(value, 500*time.Microsecond); with {
+				o.Event = h
+			}
+			w.must(o)
+			if x, y := bytesOf(t, theirs, size); x != value || y != value {
+				wrong++
+			}
+			p.settle()
+		}
+		if with == (wrong > 0) {
+			t.Errorf("with the event %t: %d of %d rounds found other bytes", with, wrong, rounds)
+		}
+	}
+}
+
+// TestKilledMidWrite: once the plugin's process has been reaped, no byte of the
+// target changes any more.
+func TestKilledMidWrite(t *testing.T) {
+	large := 256 << 20
+	if hardware() == nil {
+		large = 8 << 20
+	}
+	path := plugin(t)
+	l := newLab(t)
+	b := l.start(t, l.transport(t), 2)
+	mine, theirs := l.on(t, 0, large), l.on(t, len(l.devices)-1, large)
+	there := b.register(t, theirs, true, 1<<41, 1)
+	for round := range 5 {
+		tr := l.binary(t, path)
+		inc := sdk.Incarnation{0: byte(round), 15: 3}
+		setup, err := tr.Configure(rigtest.Context(t), sdk.Config{Instance: 1, Incarnation: inc, Settings: []byte("{}")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := &side{&rigtest.Node{Transport: tr, Inc: inc, Setup: setup}, tr.(sdk.Mover), 1}
+		fill(t, mine, byte(2*round+1), large)
+		fill(t, theirs, byte(2*round), large)
+		here := a.register(t, mine, true, 1<<40, 1)
+		a.announce(t, there)
+		w := connect(t, a, b)
+		w.must(opOf(sdk.Write, here, there, 1))
+		for at := 0; at < large; at += 1 << 20 {
+			o := opOf(sdk.Write, here, there, 1<<20)
+			o.LocalOffset, o.RemoteOffset = uint64(at), uint64(at)
+			if at < limits.InflightBytes {
+				w.post(o)
+			}
+		}
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = tr.Close(ended) // kills it, and returns once it was reaped
+		first, second := make([]byte, large), make([]byte, large)
+		for _, into := range [][]byte{first, second} {
+			if _, err := theirs.ReadAt(into, 0); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Millisecond) // nothing may happen meanwhile
+		}
+		written := 0
+		for i := 0; i < large; i += 1 << 20 {
+			if first[i] == byte(2*round+1) {
+				written++
+			}
+		}
+		t.Logf("round %d: %d MiB were written", round, written)
+		if string(first) != string(second) {
+			t.Errorf("round %d: bytes have changed after the process was reaped", round)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+#!/bin/bash
+# Runs what `make gpu-test` has built, on a machine with two GPUs and without Go:
+#
+#	bin/gpu/run.sh [folder for the logs]
+#
+# It needs what lies beside it and nothing else: the stripped test binaries and
+# the plugin. It takes less than eight minutes, and ends with a table: what ran,
+# how long it took, what was skipped, and the speed. It fails if a test has failed.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+logs=${1:-${OUT:-$here/logs}}
+mkdir -p "$logs"
+export HAWSER_GPU_TEST=1 HAWSER_MNNVL_PLUGIN=$here/hawser-mnnvl
+failed=0
+summary=()
+
+# all is how long the whole may take, in seconds.
+all=460
+
+# part NAME SECONDS BINARY FLAGS...: one run, for so long at most.
+part() {
+	local name=$1 limit=$2 binary=$3
+	shift 3
+	local began=$SECONDS state=ok left=$((all - SECONDS))
+	[ "$limit" -le "$left" ] || limit=$left
+	if [ "$limit" -lt 10 ]; then
+		failed=1
+		summary+=("$(printf '%-14s | %-12s' "$name" "NO TIME LEFT")")
+		return
+	fi
+	echo "== $name"
+	(cd "$here" && timeout -k 5 "$limit" "./$binary" -test.v -test.timeout "${limit}s" "$@") </dev/null >"$logs/$name.log" 2>&1
+	local rc=$?
+	if [ $rc -ne 0 ]; then
+		state="FAILED ($rc)" failed=1
+		grep -nE -- '--- FAIL|panic:|_test\.go:[0-9]+:|cases_|fatal' "$logs/$name.log" | head -40
+	fi
+	local passed skipped
+	passed=$(grep -cE -- '--- PASS' "$logs/$name.log")
+	skipped=$(grep -cE 'SKIPPED' "$logs/$name.log")
+	summary+=("$(printf '%-14s | %-12s | %4d s | %3d passed | %2d skipped' "$name" "$state" $((SECONDS - began)) "$passed" "$skipped")")
+}
+
+echo "== GPUs"
+nvidia-smi --query-gpu=index,name,driver_version,compute_mode --format=csv 2>/dev/null || echo "nvidia-smi does not answer"
+"$here/hawser-mnnvl" --doctor </dev/null >"$logs/doctor.json" 2>"$logs/doctor.err" || echo "doctor: $(head -3 "$logs/doctor.err")"
+cat "$logs/doctor.json"
+echo
+
+part speed 90 mnnvl.test -test.run 'TestSpeed'
+part mapping 60 mnnvl.test -test.run 'NONE' -test.bench 'MappingHit' -test.benchtime 200000x
+part event 45 mnnvl.test -test.run 'TestEventRounds|TestWaitsForTheEvent'
+part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
+part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
+part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'
+part suite 120 mnnvl.test -test.run 'TestConformance$'
+part suite-ipc 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
+part suite-fd 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'
+part libcuda 60 libcuda.test -test.run 'TestTable'
+part calls 30 libcuda.test -test.run 'NONE' -test.bench 'Calls/(hop|copy.*[46] KiB|query)' -test.benchtime 1000x
+part nvml 20 nvml.test
+
+echo
+echo "== skipped"
+grep -hE 'SKIPPED' "$logs"/*.log | sed 's/^ *//' | sort | uniq -c
+echo
+echo "== speed"
+grep -hE '^SPEED' "$logs/speed.log"
+grep -hE '^Benchmark' "$logs/mapping.log" "$logs/calls.log"
+echo
+echo "== all ($SECONDS s)"
+printf '%s\n' "${summary[@]}"
+exit $failed
