@@ -5,9 +5,7 @@ package scenarios
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -15,20 +13,6 @@ import (
 
 	"github.com/hawser-transport/hawser/engine"
 )
-
-// roundsVariable makes the scenarios of fences longer: 50 are 200 rounds of
-// either kind over each transport. `make fences` sets it.
-const roundsVariable = "HAWSER_FENCE_ROUNDS"
-
-func fenceRounds(t *testing.T) int {
-	n := 2
-	if s := os.Getenv(roundsVariable); s != "" {
-		if _, err := fmt.Sscan(s, &n); err != nil || n < 1 {
-			t.Fatalf("%s=%s", roundsVariable, s)
-		}
-	}
-	return n
-}
 
 // A fence's rounds.
 const (
@@ -110,8 +94,8 @@ func (f *fenceCase) run(t *testing.T) {
 	}
 	fill(source, oldBytes)
 	owners := filled(fenceBytes, ownersBytes)
-	rounds, missed, early := fenceRounds(t), 0, 0
-	began := time.Now() // of a round
+	rounds, missed, early := times(2, 34), 0, 0 // of six cases: 204 in the long form
+	began := time.Now()                         // of a round
 	for n := 0; n < rounds; {
 		// In every other round it stays stopped until the op has ended, as
 		// long as that may take.
