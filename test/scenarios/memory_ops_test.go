@@ -53,7 +53,7 @@ func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		p, up := c.startProvider(t, "provider", "127.0.0.1:0")
 		now := p.publish(t, "publish", 1)
-		cfg := c.config("consumer")
+		cfg := c.config(t, "consumer")
 		cfg.RPC.RequestTimeoutMS, cfg.RPC.BootstrapTimeoutMS, cfg.RPC.ConnectTimeoutMS = frozenRPC, frozenRPC, frozenRPC
 		r := reads(t, open(t, cfg), up.Address)
 		if _, err := r.read(t, engine.Capability{}); err != nil {
@@ -94,7 +94,7 @@ func TestScenario42OneOfTwoTargetsIsGone(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		p, up := c.startProvider(t, "gone", "127.0.0.1:0")
 		now := p.publish(t, "publish", 1)
-		here, there := open(t, c.config("here")), open(t, c.config("there"))
+		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
 		local, remote := here.allocate(t, contentBytes, engine.RegionOptions{}), there.allocate(t, contentBytes, engine.RegionOptions{})
 		fill(local.Bytes(), 2)
 		segment, gone := here.segment(t, there.address()), here.segment(t, up.Address)
@@ -125,7 +125,7 @@ func TestScenario42OneOfTwoTargetsIsGone(t *testing.T) {
 // Scenario 44: what was registered as read-only can be read, and not written.
 func TestScenario44AReadOnlyRegionIsNotWritten(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
-		here, there := open(t, c.config("here")), open(t, c.config("there"))
+		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
 		local := here.allocate(t, contentBytes, engine.RegionOptions{})
 		remote := there.allocate(t, contentBytes, engine.RegionOptions{ReadOnly: true})
 		fill(remote.Bytes(), 1)
@@ -163,7 +163,7 @@ const largeMemory = 48 << 20
 func TestScenario46ALargeTransfer(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const size, count = 128 << 20, 8 // ops on the same memory: 1 GiB
-		here, there := open(t, c.config("here")), open(t, c.config("there"))
+		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
 		local, remote := here.allocate(t, size, engine.RegionOptions{}), there.allocate(t, size, engine.RegionOptions{})
 		const page = 4 << 10
 		stamp := func(b []byte, seed uint64) { // some words, since all of them take long

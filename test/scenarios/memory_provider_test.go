@@ -17,10 +17,11 @@ import (
 
 // providerSetup is what a provider in a process of its own begins with.
 type providerSetup struct {
-	Carrier, Next string
-	Runs, Bin     string
-	Name          string
-	Listen        string // where its control plane is
+	Names     []string // of transports
+	Env       []map[string]string
+	Runs, Bin string
+	Name      string
+	Listen    string // where its control plane is
 }
 
 // providerUp is its answer.
@@ -57,7 +58,11 @@ func provider(d *dialogue) error {
 		return err
 	}
 	ctx := context.Background()
-	cfg := carrier{s.Carrier, s.Next}.config(s.Name)
+	var transports []engine.TransportConfig
+	for i, name := range s.Names {
+		transports = append(transports, engine.TransportConfig{Name: name, Env: s.Env[i]})
+	}
+	cfg := configOf(s.Name, transports)
 	cfg.Plugins.Dir, cfg.Plugins.RunDir, cfg.Control.Listen = s.Bin, s.Runs, s.Listen
 	e, err := engine.Open(ctx, cfg)
 	if err != nil {
@@ -184,8 +189,16 @@ func (c carrier) startProvider(t *testing.T, name, listen string) (*child, provi
 	if err != nil {
 		t.Fatal(err)
 	}
+	setup := providerSetup{Runs: dir, Bin: bin, Name: name, Listen: listen}
+	list, err := c.transports()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range list {
+		setup.Names, setup.Env = append(setup.Names, x.Name), append(setup.Env, x.Env)
+	}
 	p := startChild(t, "provider")
-	p.tell(t, providerSetup{c.name, c.next, dir, bin, name, listen})
+	p.tell(t, setup)
 	var up providerUp
 	p.ask(t, &up)
 	return p, up

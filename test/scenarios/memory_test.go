@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,9 +26,36 @@ import (
 // when it cannot.
 type carrier struct{ name, next string }
 
-// carriers are all of them. Another one needs no more than its line here, and
-// its binary.
-var carriers = []carrier{{"tcp", "rpcfallback"}, {"rpcfallback", "tcp"}}
+// carriers are all of them. rdma is on the simulated provider.
+var carriers = []carrier{{"tcp", "rpcfallback"}, {"rpcfallback", "tcp"}, {"rdma", "tcp"}}
+
+// hosts counts simulated hosts of RDMA.
+var hosts atomic.Int64
+
+// transports is its configuration at one node.
+func (c carrier) transports() (list []engine.TransportConfig, err error) {
+	list = []engine.TransportConfig{{Name: c.name}, {Name: c.next}}
+	if c.name == "rdma" {
+		list[0].Env, err = simulatedRDMA()
+	}
+	return list, err
+}
+
+// simulatedRDMA makes a host of its own, and returns what its plugin's
+// environment has to have.
+func simulatedRDMA() (map[string]string, error) {
+	dir := filepath.Join(root, "sim")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	n := hosts.Add(1)
+	name := fmt.Sprint("h", n)
+	out, err := exec.Command(filepath.Join(bin, "hawser-rdma-faulty"), "sim", dir, "host", name, fmt.Sprintf("10.77.%d.%d", n/250, n%250+1)).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("simulate RDMA: %w: %s", err, out)
+	}
+	return map[string]string{"HAWSER_RDMA_SIM": filepath.Join(dir, name+".json")}, nil
+}
 
 // overEach runs a test over each transport, and wants nothing left when all
 // have run: no descriptor, process, goroutine or mapping of a region.
@@ -68,11 +97,21 @@ func mappedRegions(pid int) int {
 	return strings.Count(string(maps), "memfd:hawser-region")
 }
 
-// config puts the transport first, lets plugins crash at will, and counts no
+// config is that of a node, see configOf.
+func (c carrier) config(t *testing.T, name string) engine.Config {
+	t.Helper()
+	list, err := c.transports()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return configOf(name, list)
+}
+
+// configOf puts the transport first, lets plugins crash at will, and counts no
 // failure against a path: the tests cause all of them.
-func (c carrier) config(name string) engine.Config {
+func configOf(name string, transports []engine.TransportConfig) engine.Config {
 	cfg := config(name)
-	cfg.Transports = []engine.TransportConfig{{Name: c.name}, {Name: c.next}}
+	cfg.Transports = transports
 	cfg.Plugins.CrashBudget = 100_000
 	cfg.Plugins.RestartBackoffMS, cfg.Plugins.MaxRestartBackoffMS = 10, 20
 	cfg.PathHealth.ErrorThreshold = 1000
