@@ -12,7 +12,7 @@ TIMED := test/timed.sh
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo lab-rdma lab-smoke test race scenarios vet lint generate generate-check fuzz sim mutants bench gpu-test clean
+.PHONY: help deps build demo lab-rdma lab-smoke test race scenarios scenarios-long vet lint generate generate-check fuzz sim mutants bench gpu-test clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,6 +52,9 @@ race: ## all tests but the scenarios, with the race detector
 
 scenarios: ## the whole system: real processes, real faults, every row of the demo
 	@test/gotest.sh -race -count=1 ./test/scenarios
+
+scenarios-long: ## those of memory, at full length: 204 fences, 1000 registrations, 50 restarts and 100 kills over each transport
+	@HAWSER_LONG=1 test/gotest.sh -race -count=1 -timeout 60m -run 'TestMemory|TestScenario(29|4)' ./test/scenarios
 
 vet: ## go vet here and for a platform that only compiles, and gofmt
 	$(GO) vet ./...

@@ -138,14 +138,18 @@ func (m *memory) pushLocked(x *reader) {
 	m.e.tasks.Go(func() { m.push(x) })
 }
 
+// pushMin is the first wait before a reader is asked again: most often it has to
+// have its transports give up what it holds, which takes it milliseconds.
+const pushMin = 5 * time.Millisecond
+
 func (m *memory) push(x *reader) {
-	for wait := helloMin; ; wait = min(2*wait, helloMax) {
+	for wait := pushMin; ; wait = min(2*wait, helloMax) {
 		done, news := m.pushOnce(x)
 		if done {
 			return
 		}
 		if news {
-			wait = helloMin / 2
+			wait = pushMin / 2
 			continue
 		}
 		select {

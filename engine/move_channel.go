@@ -251,9 +251,7 @@ func (ch *channel) connect(t sdk.Target) {
 		a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
 	}
 	if errors.Is(err, sdk.SessionUnknown) {
-		a.mu.Lock()
-		a.reopenLocked()
-		a.mu.Unlock()
+		_ = a.greetAgain(ctx)
 	}
 	if !ch.connected(se, newest, err) && se != nil {
 		se.Close()

@@ -95,10 +95,7 @@ func (m *mover) fenceThere(ch *channel) error {
 			s.a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", s.a.address))
 			return err
 		case errors.Is(err, sdk.SessionUnknown):
-			s.a.mu.Lock()
-			s.a.reopenLocked()
-			s.a.mu.Unlock()
-			_, _ = s.e.meet(ctx, s.a.address)
+			_ = s.a.greetAgain(ctx)
 		}
 		s.e.log.Debug("fence not confirmed yet", "peer", s.a.peer(), "transport", ch.l.transport, "path", ch.l.path, "generation", ch.generation, "error", err)
 		select {

@@ -216,6 +216,16 @@ func (e *Engine) meet(ctx context.Context, address string) (*association, error)
 	}
 }
 
+// greetAgain says hello to a peer that does not know this engine any more, or is
+// another one by now. Ops do not wait for a session, so nothing else would.
+func (a *association) greetAgain(ctx context.Context) error {
+	a.mu.Lock()
+	a.reopenLocked()
+	a.mu.Unlock()
+	_, err := a.e.meet(ctx, a.address)
+	return err
+}
+
 // open returns the source of the association's peer, with one more user, or nil
 // if the association has ended: nobody would end a source that comes later.
 func (m *memory) open(a *association) (*source, error) {

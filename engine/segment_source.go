@@ -180,10 +180,7 @@ func (s *source) fetch() (*descriptor.Descriptor, error) {
 	reply, err := s.a.client.Describe(s.e.ctx, req)
 	if errors.Is(err, sdk.SessionUnknown) {
 		// It has forgotten us: hello makes it know us again.
-		s.a.mu.Lock()
-		s.a.reopenLocked()
-		s.a.mu.Unlock()
-		if _, err = s.e.meet(s.e.ctx, s.a.address); err == nil {
+		if err = s.a.greetAgain(s.e.ctx); err == nil {
 			reply, err = s.a.client.Describe(s.e.ctx, req)
 		}
 	}

@@ -286,6 +286,33 @@ func TestAProviderRestarts(t *testing.T) {
 	})
 }
 
+// A provider is killed and started again, unseen: who only transfers learns that
+// it is another life as soon as it answers, not when it is next asked for its
+// descriptor.
+func TestAKilledProviderIsBackAtOnce(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		w.vanish(b)
+		next := w.open("b:1")
+		fresh := w.region(next, 100, RegionOptions{})
+		began := time.Now()
+		if err := w.write(a, mine, theirs, g, 100); !errors.Is(err, NotSent) {
+			t.Errorf("to the life that is over: %v", err)
+		}
+		if err := w.write(a, mine, fresh, g, 100); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		w.shut(next)
+	})
+}
+
 // A plugin that was started again gets every region, and its peers what it made
 // of them.
 func TestRegionsOutliveTransports(t *testing.T) {

@@ -213,4 +213,7 @@ var transfers = []mutant{
 	{"spread: the fewest bytes", "engine/internal/spread/spread.go",
 		" || w.Bytes < ways[c.Send].Bytes",
 		"", "engine/internal/spread", "TestChoose", false},
+	{"transfer: a life that is over is told of its ops", "engine/move_channel.go",
+		"\t\t_ = a.greetAgain(ctx)\n",
+		"\t\ta.mu.Lock()\n\t\ta.reopenLocked()\n\t\ta.mu.Unlock()\n", "engine", "TestAKilledProviderIsBackAtOnce", false},
 }

@@ -22,11 +22,11 @@ func play(role string) {
 		serveLiar()
 	case "contract":
 		serveOtherContract()
-	case "sink", "flooder", "host":
+	case "sink", "flooder", "host", "provider":
 		orders := make(chan json.RawMessage)
 		go takeOrders(orders)
 		talk := &dialogue{orders: orders, words: json.NewEncoder(os.Stdout)}
-		err := map[string]func(*dialogue) error{"sink": sink, "flooder": flooder, "host": host}[role](talk)
+		err := map[string]func(*dialogue) error{"sink": sink, "flooder": flooder, "host": host, "provider": provider}[role](talk)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
 			os.Exit(1)

@@ -1,0 +1,234 @@
+//go:build linux
+
+package scenarios
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// A fence's rounds.
+const (
+	fenceBytes = 4 << 20
+	// fenceCaught is how many bytes of an op have to be on their way into the
+	// plugin that is stopped.
+	fenceCaught = 64 << 10
+	// fenceLate is how long late bytes may take that the plugin has read.
+	fenceLate = 50 * time.Millisecond
+	// fenceGrace is how long an op may take to be on its way where no queue of
+	// a socket tells: over the simulated RDMA, whose device is the process.
+	fenceGrace = 50 * time.Millisecond
+	// fenceHeld is how long a plugin is stopped at most.
+	fenceHeld = 1500 * time.Millisecond
+	// fenceHealth is after how long its host may find out, and kill it: in
+	// time where the op can be repeated only then, and not at all where it is
+	// cancelled.
+	fenceHealth, fencePatience = 500, 60_000 // milliseconds
+)
+
+// Content numbers.
+const (
+	oldBytes uint64 = 1 + iota
+	ownersBytes
+)
+
+// WRITE and READ are under way, and one plugin of the two is stopped with bytes
+// of the op on their way into it. The other one is killed, or the op cancelled.
+// As soon as the op has ended the owner of its destination writes to that. Then,
+// or at some time before, the stopped plugin is continued: nothing that it still
+// does may touch the owner's bytes.
+func TestMemoryAfterAnOpHasEndedItsDestinationIsTheOwners(t *testing.T) {
+	overEach(t, func(t *testing.T, c carrier) {
+		for _, f := range []fenceCase{
+			{name: "write, target stopped, source killed", kind: engine.Write, target: true},
+			{name: "write, source stopped, target killed", kind: engine.Write},
+			{name: "write, target stopped, cancelled", kind: engine.Write, target: true, cancel: true},
+			{name: "read, reader stopped, source killed", kind: engine.Read},
+			{name: "read, source stopped, reader killed", kind: engine.Read, target: true},
+			{name: "read, reader stopped, cancelled", kind: engine.Read, cancel: true},
+		} {
+			t.Run(f.name, func(t *testing.T) {
+				t.Parallel()
+				f.carrier = c
+				f.run(t)
+			})
+		}
+	})
+}
+
+// fenceCase is who is stopped, and how the op ends.
+type fenceCase struct {
+	carrier
+	name   string
+	kind   engine.OpKind
+	target bool // the peer's plugin is stopped, not the submitter's
+	cancel bool // the op is cancelled; otherwise the other plugin is killed
+
+	here, there *node
+	local       *engine.Region
+	remote      *engine.Region
+	segment     *engine.Segment
+}
+
+func (f *fenceCase) run(t *testing.T) {
+	open := func(name string) *node {
+		cfg := f.config(t, name)
+		cfg.Transfer.ChunkBytes = 256 << 10
+		cfg.Plugins.HealthIntervalMS, cfg.Plugins.HealthTimeoutMS = 100, fenceHealth
+		if f.cancel {
+			cfg.Plugins.HealthTimeoutMS = fencePatience
+		}
+		return open(t, cfg)
+	}
+	f.here, f.there = open("here"), open("there")
+	f.local = f.here.allocate(t, fenceBytes, engine.RegionOptions{})
+	f.remote = f.there.allocate(t, fenceBytes, engine.RegionOptions{})
+	f.segment = f.here.segment(t, f.there.address())
+	source, destination := f.local.Bytes(), f.remote.Bytes()
+	if f.kind == engine.Read {
+		source, destination = destination, source
+	}
+	fill(source, oldBytes)
+	owners := filled(fenceBytes, ownersBytes)
+	rounds, missed, early := times(2, 34), 0, 0 // of six cases: 204 in the long form
+	began := time.Now()                         // of a round
+	for n := 0; n < rounds; {
+		// In every other round it stays stopped until the op has ended, as
+		// long as that may take.
+		held := fenceHeld
+		if n%2 == 1 {
+			held = rand.N(fenceHeld)
+		}
+		caught, err, after := f.round(t, held, func() { copy(destination, owners) })
+		if !caught {
+			// It went another way, while this one waits to be tried again.
+			if missed++; time.Since(began) > patience {
+				t.Fatalf("bytes of the op were on their way into a stopped plugin in %d of %d attempts", n, n+missed)
+			}
+			continue
+		}
+		if !bytes.Equal(destination, owners) {
+			t.Fatalf("round %d: old bytes came back after the op had ended (%v): %s", n, err, contents(destination))
+		}
+		switch {
+		case f.cancel && !errors.Is(err, engine.Closed) && !errors.Is(err, engine.NotSent):
+			t.Errorf("round %d: a cancelled op ended with %v", n, err)
+		case !f.cancel && err != nil:
+			t.Errorf("round %d: %v", n, err)
+		}
+		if after {
+			early++
+		}
+		n, began = n+1, time.Now()
+	}
+	// RDMA's device may have done all before its plugin can do as it is told.
+	if f.here.Stats().Fences == 0 && f.carrier.name != "rdma" {
+		t.Error("no fence in any round")
+	}
+	t.Logf("%d rounds, %d more in which nothing was caught; in %d the op had ended before the plugin was continued or killed", rounds, missed, early)
+}
+
+// round is one op. It reports whether bytes were caught in the stopped plugin,
+// how the op ended, and whether that was while the plugin was stopped.
+func (f *fenceCase) round(t *testing.T, stopped time.Duration, overwrite func()) (caught bool, err error, before bool) {
+	t.Helper()
+	here, there := f.upAt(t, f.here), f.upAt(t, f.there)
+	defer here.release()
+	defer there.release()
+	// The warm-up connects the transport, if it is not.
+	if err := f.here.submit(t, whole(f.kind, f.local, f.segment, f.remote.Address())).Wait(briefly(t)); err != nil {
+		t.Fatal(err)
+	}
+	victim, other := here, there
+	if f.target {
+		victim, other = there, here
+	}
+	there.stop(t)
+	x := f.here.submit(t, whole(f.kind, f.local, f.segment, f.remote.Address()))
+	enough := fenceCaught
+	if f.kind == engine.Read {
+		enough = 1 // requests are small
+	}
+	caught = f.await(x, there, enough)
+	if caught && !f.target {
+		here.stop(t)
+		if f.kind == engine.Read {
+			there.signal(unix.SIGCONT)
+			caught = f.await(x, here, fenceCaught)
+		}
+	}
+	if caught && f.cancel {
+		x.Cancel()
+	} else if caught {
+		other.signal(unix.SIGKILL)
+	}
+	if !caught {
+		stopped = 0
+	}
+	select {
+	case <-x.Done():
+		before = !victim.gone()
+		overwrite() // and then it is continued
+	case <-time.After(stopped):
+	}
+	for _, h := range []held{victim, there, here} {
+		h.signal(unix.SIGCONT)
+	}
+	if !before {
+		select {
+		case <-x.Done():
+		case <-time.After(patience):
+			t.Fatal("the op does not end")
+		}
+		overwrite()
+	}
+	err = x.Wait(briefly(t))
+	until(t, "the stopped plugin to have read everything", func() bool { return victim.gone() || unread(victim.pid) == 0 })
+	time.Sleep(fenceLate) // what is late may come now
+	return caught, err, before
+}
+
+// await waits until enough of the op is on its way into a stopped plugin, and
+// reports false if it went another way.
+func (f *fenceCase) await(x *engine.Transfer, into held, enough int) bool {
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(pollEvery) {
+		switch {
+		case isDone(x) || into.gone():
+			return false
+		case f.carrier.name == "rdma" && time.Since(began) >= fenceGrace, unread(into.pid) >= enough && f.carrier.name != "rdma":
+			return true
+		}
+	}
+	return false
+}
+
+func isDone(x *engine.Transfer) bool {
+	select {
+	case <-x.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// upAt waits for the transport, and holds on to its process.
+func (f *fenceCase) upAt(t *testing.T, n *node) (h held) {
+	t.Helper()
+	until(t, f.carrier.name+" to be up", func() bool {
+		s := n.transport(t, f.carrier.name)
+		if s.State != "up" {
+			return false
+		}
+		var err error
+		h, err = holdOn(s.PID)
+		return err == nil
+	})
+	return h
+}

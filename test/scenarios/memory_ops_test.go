@@ -1,0 +1,243 @@
+//go:build linux
+
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hawser-transport/hawser/engine"
+)
+
+// frozen stops a provider and its plugins, as a machine that hangs does, and
+// returns what continues them.
+func frozen(t *testing.T, c *child, plugins []int) (thaw func()) {
+	t.Helper()
+	var all []held
+	for _, pid := range append([]int{c.Process.Pid}, plugins...) {
+		h := hold(t, pid)
+		t.Cleanup(h.release)
+		all = append(all, h)
+	}
+	for _, h := range all {
+		h.stop(t)
+	}
+	return func() {
+		for i := len(all) - 1; i >= 0; i-- {
+			all[i].signal(unix.SIGCONT)
+		}
+	}
+}
+
+const (
+	frozenRPC = 3000 // milliseconds
+	// frozenFirst is what the first transfer to a frozen peer may take: its
+	// endpoint's stall, of 5 s, and one timeout of the control plane, and as
+	// much again for a machine that is busy.
+	frozenFirst = 16 * time.Second
+	// frozenNext is an order of magnitude above what the next ones take.
+	frozenNext = 200 * time.Millisecond
+)
+
+// Scenario 29: a frozen peer costs the first transfer one timeout, and the next
+// ones nothing; when it runs again, it is of use again.
+func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
+	overEach(t, func(t *testing.T, c carrier) {
+		p, up := c.startProvider(t, "provider", "127.0.0.1:0")
+		now := p.publish(t, "publish", 1)
+		cfg := c.config(t, "consumer")
+		cfg.RPC.RequestTimeoutMS, cfg.RPC.BootstrapTimeoutMS, cfg.RPC.ConnectTimeoutMS = frozenRPC, frozenRPC, frozenRPC
+		r := reads(t, open(t, cfg), up.Address)
+		if _, err := r.read(t, engine.Capability{}); err != nil {
+			t.Fatal(err)
+		}
+		thaw := frozen(t, p, now.Plugins)
+		defer thaw()
+		try := func() (time.Duration, error) {
+			began := time.Now()
+			x, err := r.Submit(context.Background(), []engine.Op{whole(engine.Read, r.local, r.segment, placeAddress)}, engine.SubmitOptions{})
+			if err == nil {
+				err = x.Wait(context.Background())
+			}
+			return time.Since(began), err
+		}
+		took, err := try()
+		t.Logf("the first took %v: %v", took.Round(time.Millisecond), err)
+		if !errors.Is(err, engine.Unavailable) || took > frozenFirst {
+			t.Errorf("the first took %v: %v", took, err)
+		}
+		for range 10 {
+			if took, err := try(); !errors.Is(err, engine.Unavailable) || !errors.Is(err, engine.NotSent) || took > frozenNext {
+				t.Errorf("a later one took %v: %v", took, err)
+			}
+		}
+		if r.Stats().Marks == 0 {
+			t.Error("the peer was never marked as silent")
+		}
+		thaw()
+		until(t, "transfers to the peer that runs again", func() bool { _, err := try(); return err == nil })
+		p.leave(t)
+	})
+}
+
+// Scenario 42: of two targets one is gone. The other one has its data and one
+// notification, and the caller learns of the failure.
+func TestScenario42OneOfTwoTargetsIsGone(t *testing.T) {
+	overEach(t, func(t *testing.T, c carrier) {
+		p, up := c.startProvider(t, "gone", "127.0.0.1:0")
+		now := p.publish(t, "publish", 1)
+		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		local, remote := here.allocate(t, contentBytes, engine.RegionOptions{}), there.allocate(t, contentBytes, engine.RegionOptions{})
+		fill(local.Bytes(), 2)
+		segment, gone := here.segment(t, there.address()), here.segment(t, up.Address)
+		hold(t, p.Process.Pid).kill(t)
+		_ = p.Wait()
+		n := message("data", 0)
+		x, err := here.Submit(briefly(t), []engine.Op{
+			whole(engine.Write, local, gone, now.Address), whole(engine.Write, local, segment, remote.Address()),
+		}, engine.SubmitOptions{Notification: &n})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = x.Wait(briefly(t))
+		var of *engine.TransferError
+		if !errors.As(err, &of) || of.Failed != 1 || of.Errors[0].Index != 0 || of.Errors[0].Peer != up.Address {
+			t.Errorf("got %v", err)
+		}
+		if results := x.Results(); results[0] == nil || results[1] != nil {
+			t.Errorf("results %v", results)
+		}
+		if !bytes.Equal(remote.Bytes(), local.Bytes()) {
+			t.Errorf("at the other one: %s", contents(remote.Bytes()))
+		}
+		there.inbox.expect(t, map[string]int{"data": 1})
+	})
+}
+
+// Scenario 44: what was registered as read-only can be read, and not written.
+func TestScenario44AReadOnlyRegionIsNotWritten(t *testing.T) {
+	overEach(t, func(t *testing.T, c carrier) {
+		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		local := here.allocate(t, contentBytes, engine.RegionOptions{})
+		remote := there.allocate(t, contentBytes, engine.RegionOptions{ReadOnly: true})
+		fill(remote.Bytes(), 1)
+		segment := here.segment(t, there.address())
+		fill(local.Bytes(), 2)
+		if err := here.submit(t, whole(engine.Write, local, segment, remote.Address())).Wait(briefly(t)); !errors.Is(err, engine.Refused) {
+			t.Errorf("written: %v", err)
+		}
+		if err := here.submit(t, whole(engine.Read, local, segment, remote.Address())).Wait(briefly(t)); err != nil {
+			t.Error(err)
+		}
+		want := filled(contentBytes, 1)
+		if !bytes.Equal(remote.Bytes(), want) || !bytes.Equal(local.Bytes(), want) {
+			t.Errorf("there: %s; here: %s", contents(remote.Bytes()), contents(local.Bytes()))
+		}
+		// A region of one's own, likewise.
+		mine := here.allocate(t, contentBytes, engine.RegionOptions{ReadOnly: true})
+		if _, err := here.Submit(briefly(t), []engine.Op{whole(engine.Read, mine, segment, remote.Address())}, engine.SubmitOptions{}); !errors.Is(err, engine.Refused) {
+			t.Errorf("read into a read-only region: %v", err)
+		}
+	})
+}
+
+// anonymous is how much of a process's memory is its own, and no region's.
+func anonymous(pid int) int {
+	kilobytes, _ := strconv.Atoi(strings.TrimSuffix(field(pid, "RssAnon:"), " kB"))
+	return kilobytes << 10
+}
+
+// largeMemory is by how much a plugin may grow over a large transfer.
+const largeMemory = 48 << 20
+
+// Scenario 46: a large transfer tells its progress, can be cancelled, and takes
+// no memory but its regions'.
+func TestScenario46ALargeTransfer(t *testing.T) {
+	overEach(t, func(t *testing.T, c carrier) {
+		const size, count = 128 << 20, 8 // ops on the same memory: 1 GiB
+		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		local, remote := here.allocate(t, size, engine.RegionOptions{}), there.allocate(t, size, engine.RegionOptions{})
+		const page = 4 << 10
+		stamp := func(b []byte, seed uint64) { // some words, since all of them take long
+			r := rand.New(rand.NewPCG(seed, 0))
+			for at := 0; at < size; at += page {
+				fill(b[at:at+8], r.Uint64N(1<<31))
+			}
+		}
+		stamp(local.Bytes(), 1)
+		segment := here.segment(t, there.address())
+		plugins := append(pluginPIDs(here.Engine), pluginPIDs(there.Engine)...)
+		before := map[int]int{}
+		for _, pid := range plugins {
+			before[pid] = anonymous(pid)
+		}
+		submit := func() *engine.Transfer {
+			var ops []engine.Op
+			for range count {
+				ops = append(ops, whole(engine.Write, local, segment, remote.Address()))
+			}
+			x, err := here.Submit(t.Context(), ops, engine.SubmitOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x
+		}
+		x := submit()
+		steps, last, most := 0, uint64(0), 0
+		for !isDone(x) {
+			p := x.Progress()
+			if p.Bytes < last || p.Bytes > p.Total || p.Total != size*count {
+				t.Fatalf("progress %+v after %d bytes", p, last)
+			}
+			if p.Bytes > last && p.Bytes < p.Total {
+				steps++
+			}
+			last = p.Bytes
+			for _, pid := range plugins {
+				most = max(most, anonymous(pid)-before[pid])
+			}
+			time.Sleep(pollEvery)
+		}
+		if err := x.Wait(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if p := x.Progress(); p.Bytes != p.Total || p.Done != count {
+			t.Errorf("in the end %+v", p)
+		}
+		if steps < 3 || most > largeMemory {
+			t.Errorf("%d steps of progress; a plugin grew by %d MiB", steps, most>>20)
+		}
+		if !bytes.Equal(local.Bytes(), remote.Bytes()) {
+			t.Error("other bytes arrived")
+		}
+		t.Logf("%d MiB: %d steps of progress, a plugin grew by %d MiB", size*count>>20, steps, most>>20)
+
+		stamp(local.Bytes(), 2)
+		x = submit()
+		until(t, "some of it to arrive", func() bool { return x.Progress().Bytes > 0 })
+		began := time.Now()
+		x.Cancel()
+		err := x.Wait(briefly(t))
+		if p := x.Progress(); !errors.Is(err, context.Canceled) || p.Bytes == p.Total {
+			t.Errorf("cancelled too late: %v, %+v", err, p)
+		}
+		stamp(local.Bytes(), 3)
+		stamp(remote.Bytes(), 4) // it is the owner's again
+		t.Logf("cancelled after %v with %d MiB there", lap(began), x.Progress().Bytes>>20)
+		came := bytes.Clone(remote.Bytes()[:size/2])
+		if err := here.submit(t, engine.Op{Kind: engine.Write, Local: local, Segment: segment, LocalOffset: size - page, Address: remote.Address() + size - page, Length: page}).Wait(briefly(t)); err != nil {
+			t.Errorf("after the cancelled one: %v", err)
+		}
+		if !bytes.Equal(came, remote.Bytes()[:size/2]) {
+			t.Error("bytes of the cancelled op came after its end")
+		}
+	})
+}
