@@ -32,6 +32,9 @@ type Traits struct {
 	SameAddress bool
 	// OpensAgain: a second open of an IPC handle answers the first's address.
 	OpensAgain bool
+	// UnmapsNothing: unmapping addresses that are reserved and not mapped is no
+	// error, as with the driver 580 on H200s.
+	UnmapsNothing bool
 }
 
 // Run runs the table. Open makes the rig of one test.

@@ -42,7 +42,7 @@ func TestTable(t *testing.T) {
 	cudatest.Run(t, func(t *testing.T) cudatest.Rig {
 		return cudatest.Rig{
 			Driver: d, Peer: func(t *testing.T) *cudatest.Peer { return cudatest.StartPeer(t) },
-			Traits: cudatest.Traits{OpensAgain: true},
+			Traits: cudatest.Traits{OpensAgain: true, UnmapsNothing: true},
 		}
 	})
 }
