@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -367,13 +368,15 @@ func (s *stage) judgeKept(l *ledger, r *Result) {
 	r.Received, r.Expected = kept, r.Acked
 }
 
-// setupFrozenRDMA has the RPC fallback, as by default. A frozen plugin's
-// simulated queue pairs answer nothing, and end within a second; what is sent
-// then waits in the connection that is kept. A NIC answers for a frozen
-// process, and its endpoints live.
+// setupFrozenRDMA has the RPC fallback, as by default. A NIC answers for a frozen
+// process, and its endpoints live; a simulated one answers nothing, so that
+// there the retries have to last for longer than the freeze.
 func setupFrozenRDMA(s *stage, node string, x *lab.Setup) {
 	setupFrozen(s, node, x)
 	x.Transports = append(slices.Clone(x.Transports), second)
+	if s.o.Simulate {
+		x.Settings = map[string]json.RawMessage{rdma: json.RawMessage(`{"endpoint": {"send_timeout": 19}}`)}
+	}
 }
 
 // killRDMA kills the rdma plugins in turn.
