@@ -87,18 +87,23 @@ func (e *DeliveryError) Error() string {
 		b.WriteString(": a copy may still arrive, at most once")
 	}
 	b.WriteString(")")
-	for i, a := range e.Attempts {
+	writeAttempts(&b, "tried", e.Attempts, e.Tried)
+	return b.String()
+}
+
+// writeAttempts lists the attempts that are kept of so many.
+func writeAttempts(b *strings.Builder, what string, list []Attempt, tried int) {
+	for i, a := range list {
 		if i == 0 {
-			b.WriteString("; tried ")
+			b.WriteString("; " + what + " ")
 		} else {
 			b.WriteString(", ")
 		}
 		b.WriteString(a.String())
 	}
-	if more := e.Tried - len(e.Attempts); more > 0 {
-		fmt.Fprintf(&b, ", and %d more", more)
+	if more := tried - len(list); more > 0 {
+		fmt.Fprintf(b, ", and %d more", more)
 	}
-	return b.String()
 }
 
 // Unwrap returns the cause.

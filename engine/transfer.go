@@ -284,17 +284,7 @@ func (e *OpError) Error() string {
 		b.WriteString(": some of it may have been moved, nothing more will be")
 	}
 	b.WriteString(")")
-	for i, a := range e.Attempts {
-		if i == 0 {
-			b.WriteString("; failed on ")
-		} else {
-			b.WriteString(", ")
-		}
-		b.WriteString(a.String())
-	}
-	if more := e.Tried - len(e.Attempts); more > 0 {
-		fmt.Fprintf(&b, ", and %d more", more)
-	}
+	writeAttempts(&b, "failed on", e.Attempts, e.Tried)
 	return b.String()
 }
 

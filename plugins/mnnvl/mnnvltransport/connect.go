@@ -4,7 +4,6 @@ package mnnvltransport
 
 import (
 	"context"
-	"io"
 	"net"
 	"time"
 
@@ -73,7 +72,7 @@ func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j 
 	keepAlive(raw)
 	conn := mtls.Client(raw, t.Keys, protocol, nil)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	verdict, err := handshake(ctx, conn, target, j)
+	verdict, err := bootstrap.Introduce(ctx, conn, target, j)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -81,25 +80,6 @@ func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j 
 		_ = conn.Close()
 	}
 	return conn, verdict, err
-}
-
-func handshake(ctx context.Context, conn net.Conn, target sdk.Target, j bootstrap.Join) (bootstrap.Verdict, error) {
-	if err := mtls.Handshake(ctx, conn); err != nil {
-		return 0, err
-	}
-	if err := bootstrap.Expected(target, conn); err != nil {
-		return 0, err
-	}
-	// A peer that has refused the certificate has left its word to be read.
-	_, failed := conn.Write(j.Marshal())
-	var reply [bootstrap.VerdictLen]byte
-	if _, err := io.ReadFull(conn, reply[:]); err != nil {
-		if failed != nil && sdk.CodeOf(err) == 0 {
-			err = failed
-		}
-		return 0, err
-	}
-	return bootstrap.ParseVerdict(reply[:])
 }
 
 // keepAlive notices a machine that is gone, on a connection that is silent.

@@ -27,7 +27,7 @@ const measured = "HAWSER_SPEED"
 func TestSpeed(t *testing.T) {
 	real := hardware() != nil
 	if !real && os.Getenv(measured) == "" {
-		t.Skip("on GPUs only")
+		t.Skip("SKIPPED, needs two GPUs: make gpu-test")
 	}
 	l := newLab(t)
 	if len(l.devices) < 2 {

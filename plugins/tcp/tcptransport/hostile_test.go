@@ -64,7 +64,7 @@ func dialPort(t *testing.T, addr string) net.Conn {
 func (s *stranger) arrive(j bootstrap.Join) (net.Conn, bootstrap.Verdict) {
 	s.t.Helper()
 	conn := dialPort(s.t, s.addr)
-	verdict, err := handshake(context.Background(), conn, sdk.Target{}, j)
+	verdict, err := bootstrap.Introduce(context.Background(), conn, sdk.Target{}, j)
 	if err != nil {
 		s.t.Fatalf("handshake: %v", err)
 	}
