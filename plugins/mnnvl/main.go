@@ -13,9 +13,9 @@ import (
 	"os"
 	"sync"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/libcuda"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda/libcuda"
+	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/mnnvltransport"
 	"github.com/hawser-transport/hawser/sdk"

@@ -56,8 +56,9 @@ var rules = []struct {
 	allowed []string
 }{
 	{"sdk", []string{"sdk"}},
-	{"plugins", []string{"sdk", "plugins"}},
-	{"engine", []string{"sdk", "engine"}},
+	{"internal", []string{"internal"}},
+	{"plugins", []string{"sdk", "plugins", "internal/cuda"}},
+	{"engine", []string{"sdk", "engine", "internal/cuda"}},
 	{"cmd", []string{"engine", "cmd"}},
 	{"examples/transport", []string{"sdk", "examples/transport"}},
 	{"examples/embed", []string{"engine"}},
@@ -84,6 +85,9 @@ func fault(from, to string) string {
 	}
 	if under(from, "sdk/mapping") && !own(to) && strings.Contains(to, ".") {
 		return "sdk/mapping knows no driver: it may import only sdk and the standard library"
+	}
+	if under(to, "internal/cuda") && !under(from, "internal/cuda") && !under(from, "engine/cuda") && !under(from, "plugins/mnnvl") {
+		return "the CUDA driver is for plugins/mnnvl, and for those embedders that ask for engine/cuda"
 	}
 	if under(from, "plugins") {
 		rest := strings.TrimPrefix(from, module+"/plugins/")
@@ -115,7 +119,7 @@ func TestDependencyRuleFindsFaults(t *testing.T) {
 	for _, c := range []struct{ from, to string }{
 		{"sdk", "engine"}, {"sdk/internal/link", "plugins/tcp"}, {"plugins/tcp", "engine"},
 		{"engine/internal/outbox", "plugins/tcp"}, {"plugins/tcp/x", "plugins/rpcfallback/y"}, {"cmd/hawser", "sdk"},
-		{"examples/embed", "sdk"},
+		{"examples/embed", "sdk"}, {"engine", "internal/cuda"}, {"plugins/tcp", "internal/cuda/libcuda"}, {"internal/cuda", "sdk"},
 	} {
 		if fault(module+"/"+c.from, module+"/"+c.to) == "" {
 			t.Errorf("%s importing %s passes", c.from, c.to)

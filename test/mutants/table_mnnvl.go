@@ -1,47 +1,47 @@
 package main
 
 const (
-	simulation = "plugins/mnnvl/internal/cuda/simcuda"
-	libcuda    = "plugins/mnnvl/internal/cuda/libcuda"
+	simulation = "internal/cuda/simcuda"
+	libcuda    = "internal/cuda/libcuda"
 	mnnvl      = "plugins/mnnvl/mnnvltransport"
 )
 
 // gpus are the guards around memory that processes share on a GPU.
 var gpus = []mutant{
-	{"mappings: what is refused is kept", "plugins/mnnvl/internal/cuda/undo.go",
+	{"mappings: what is refused is kept", "internal/cuda/undo.go",
 		"\t\t\treturn err\n",
 		"", simulation, "TestClosingGoesOn", false},
-	{"mappings: an allocation is released", "plugins/mnnvl/internal/cuda/allocation.go",
+	{"mappings: an allocation is released", "internal/cuda/allocation.go",
 		"\ta.undo.add(func(c Context) error { return c.Release(h) })\n",
 		"", simulation, "TestEachCallFails", false},
-	{"mappings: addresses are given back", "plugins/mnnvl/internal/cuda/allocation.go",
+	{"mappings: addresses are given back", "internal/cuda/allocation.go",
 		"\tu.add(func(c Context) error { return c.FreeAddress(p, size) })\n",
 		"", simulation, "TestEachCallFails", false},
-	{"mappings: memory is unmapped", "plugins/mnnvl/internal/cuda/allocation.go",
+	{"mappings: memory is unmapped", "internal/cuda/allocation.go",
 		"\tu.add(func(c Context) error { return c.Unmap(p, size) })\n",
 		"", simulation, "TestEachCallFails", false},
-	{"mappings: another kind is tried", "plugins/mnnvl/internal/cuda/allocation.go",
+	{"mappings: another kind is tried", "internal/cuda/allocation.go",
 		"errors.Is(err, NotPermitted) ||",
 		"", simulation, "TestKinds", false},
-	{"mappings: an export's reference is released", "plugins/mnnvl/internal/cuda/export.go",
+	{"mappings: an export's reference is released", "internal/cuda/export.go",
 		"\t_ = e.undo.run(c)\n",
 		"", simulation, "TestReferences", false},
-	{"mappings: an export's descriptor is closed", "plugins/mnnvl/internal/cuda/export.go",
+	{"mappings: an export's descriptor is closed", "internal/cuda/export.go",
 		"return syscall.Close(fd)",
 		"_ = fd; return nil", simulation, "TestEachCallFails", false},
-	{"mappings: an export is within an allocation", "plugins/mnnvl/internal/cuda/export.go",
+	{"mappings: an export is within an allocation", "internal/cuda/export.go",
 		" || uint64(p-base) > size-n {",
 		" {", simulation, "TestTable", false},
-	{"mappings: an import's reference is released", "plugins/mnnvl/internal/cuda/mapping.go",
+	{"mappings: an import's reference is released", "internal/cuda/mapping.go",
 		"if held.run(c) == nil {",
 		"if false {", simulation, "TestReferences", false},
-	{"mappings: an import that failed is released", "plugins/mnnvl/internal/cuda/mapping.go",
+	{"mappings: an import that failed is released", "internal/cuda/mapping.go",
 		"\tm.undo = held\n",
 		"", simulation, "TestEachCallFails", false},
-	{"mappings: an IPC mapping is closed", "plugins/mnnvl/internal/cuda/mapping.go",
+	{"mappings: an IPC mapping is closed", "internal/cuda/mapping.go",
 		"return c.CloseIPC(m.Base)",
 		"return nil", simulation, "TestEachCallFails", false},
-	{"mappings: an IPC handle is as large as it says", "plugins/mnnvl/internal/cuda/mapping.go",
+	{"mappings: an IPC handle is as large as it says", "internal/cuda/mapping.go",
 		"m.Size > have",
 		"false", simulation, "TestLyingProvider", false},
 	{"libcuda: a context is released", libcuda + "/driver.go",
@@ -101,9 +101,9 @@ var gpus = []mutant{
 	{"mnnvl: outcomes are not kept for company", "sdk/server_endpoint.go",
 		"\tif use == UseFrames {\n",
 		"\tif true {\n", "sdk", "TestOutcomesOfOpsDoNotWait", false},
-	{"mnnvl: a thread outlives Goexit", "plugins/mnnvl/internal/cuda/thread.go",
+	{"mnnvl: a thread outlives Goexit", "internal/cuda/thread.go",
 		"\t\t\tt.serve()\n",
-		"\t\t\tgo t.serve()\n", "plugins/mnnvl/internal/cuda", "TestThreadOutlivesGoexit", false},
+		"\t\t\tgo t.serve()\n", "internal/cuda", "TestThreadOutlivesGoexit", false},
 	{"mnnvl: an event is closed when no op waits for it", mnnvl + "/streams.go",
 		"\t\t\tw.destroy(c, l.event)\n",
 		"", mnnvl, "TestEachCallFails", false},

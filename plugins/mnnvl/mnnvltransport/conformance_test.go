@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/sdktest"
 )

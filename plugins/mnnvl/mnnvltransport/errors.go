@@ -5,7 +5,7 @@ package mnnvltransport
 import (
 	"errors"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

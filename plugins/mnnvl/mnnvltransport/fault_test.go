@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/sdktest"

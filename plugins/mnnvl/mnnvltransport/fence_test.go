@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

@@ -15,9 +15,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/libcuda"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda/libcuda"
+	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/sdktest"

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mapping"
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/hawser-transport/hawser/plugins/internal/streams"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

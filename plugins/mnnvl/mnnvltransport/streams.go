@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

@@ -14,7 +14,7 @@ import (
 	"sync"
 
 	"github.com/hawser-transport/hawser/plugins/internal/streams"
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/sdk"
 )

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 )
 
 // Reader reads the state of this machine's GPUs, as it is now.

@@ -5,7 +5,7 @@ package nvml
 import (
 	"errors"
 
-	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda"
 )
 
 // New returns a reader that has no GPUs, and says why.
