@@ -26,7 +26,8 @@ import (
 // when it cannot.
 type carrier struct{ name, next string }
 
-// carriers are all of them. rdma is on the simulated provider.
+// carriers are all of them. rdma is on the simulated provider, unless devices
+// are real.
 var carriers = []carrier{{"tcp", "rpcfallback"}, {"rpcfallback", "tcp"}, {"rdma", "tcp"}}
 
 // hosts counts simulated hosts of RDMA.
@@ -35,7 +36,7 @@ var hosts atomic.Int64
 // transports is its configuration at one node.
 func (c carrier) transports() (list []engine.TransportConfig, err error) {
 	list = []engine.TransportConfig{{Name: c.name}, {Name: c.next}}
-	if c.name == "rdma" {
+	if c.name == "rdma" && !onHardware() {
 		list[0].Env, err = simulatedRDMA()
 	}
 	return list, err
