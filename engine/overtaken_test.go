@@ -5,6 +5,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,36 @@ func TestAnAnnouncementDoesNotOvertakeAWithdrawal(t *testing.T) {
 		fill(mine.Bytes(), 7)
 		if err := w.write(a, mine, theirs, again, 100); err != nil || !bytes.Equal(theirs.Bytes(), filled(100, 7)) {
 			t.Errorf("the region cannot be used any more: %v", err)
+		}
+	})
+}
+
+// vague is a transport that registers regions, and gives answers that nobody may
+// publish.
+type vague struct{ *undying }
+
+func (v vague) Register(ctx context.Context, r sdk.Region) (sdk.Attributes, error) {
+	_, err := v.undying.Register(ctx, r)
+	return sdk.Attributes{"\xff": ""}, err
+}
+
+// A region that could not be registered is left with no transport: one may have
+// it all the same.
+func TestARefusedRegionIsLeftNowhere(t *testing.T) {
+	moving(t, func(w *world) {
+		w.only("a:1", func(from sdk.Transport) sdk.Transport {
+			u := newUndying(from)
+			close(u.letGo)
+			return vague{u}
+		})
+		a := w.open("a:1")
+		defer w.shut(a)
+		if _, err := a.AllocateHost(100, RegionOptions{}); !errors.Is(err, InvalidArgument) {
+			t.Errorf("allocate: %v", err)
+		}
+		synctest.Wait()
+		if own, _ := w.fast.Regions("a:1"); own != 0 {
+			t.Error("the transport has it")
 		}
 	})
 }

@@ -97,6 +97,9 @@ var transfers = []mutant{
 		"\t\ts.mover.abort()\n",
 		"\t\t_ = s\n", "engine", "TestCloseOfTheEngineEndsWhatADeadPluginHas", false},
 
+	{"region: what was refused is left nowhere", "engine/memory.go",
+		"\tm.e.tasks.Go(func() { _ = m.deregister(m.e.ctx, r) })\n",
+		"", "engine", "TestARefusedRegionIsLeftNowhere", false},
 	{"region: consumers are waited for", "engine/region_close.go",
 		"\t\tif len(holders) == 0 {\n",
 		"\t\tif true {\n", "engine", "TestCloseWaitsForConsumers", false},
