@@ -90,3 +90,33 @@ func TestARefusedRegionIsLeftNowhere(t *testing.T) {
 		}
 	})
 }
+
+// What is taken back of a source that has ended is not that of the next one of
+// the same life: a transport that was made to forget a region is told again.
+func TestAForgottenRegionIsAnnouncedAgain(t *testing.T) {
+	moving(t, func(w *world) {
+		x := &tardy{withdrawing: make(chan struct{}), goOn: make(chan struct{})}
+		w.only("a:1", func(from sdk.Transport) sdk.Transport {
+			x.undying = newUndying(from)
+			close(x.letGo)
+			return x
+		})
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		go a.memory.source(b.incarnation).a.die(sdk.Errorf(sdk.Unavailable, "test: %w", errForgotten))
+		<-x.withdrawing
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		close(x.goOn)
+		synctest.Wait()
+		for range 2 {
+			if err := w.write(a, mine, theirs, g, 100); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -89,6 +89,16 @@ func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer
 	return learns
 }
 
+// unknown takes in that an instance refuses an op as if it had not been told of
+// the region, which may be so: it is told once more before the next op.
+func (s *source) unknown(inst *pluginhost.Instance, k bufferKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.told[announceKey{inst, k}]; x != nil {
+		x.ready = false
+	}
+}
+
 // toldLocked reports whether any instance was told of a region.
 func (s *source) toldLocked(k bufferKey) bool {
 	for key := range s.told {
