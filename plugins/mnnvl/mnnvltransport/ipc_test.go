@@ -3,6 +3,7 @@
 package mnnvltransport
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/hawser-transport/hawser/internal/cuda"
@@ -29,4 +30,31 @@ func TestAnIPCHandleIsOneRegion(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.must(opOf(sdk.Read, here, second, 4096))
+}
+
+// Two devices that want the same IPC handle take turns, however many of their
+// ops do.
+func TestDevicesTakeTurnsWithAnIPCHandle(t *testing.T) {
+	l := newLab(t)
+	l.kinds = []cuda.Kind{cuda.IPC}
+	if len(l.devices) < 2 {
+		t.Skip("needs two devices")
+	}
+	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
+	there := b.register(t, l.on(t, 0, 4096), true, 1<<42, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	var workers sync.WaitGroup
+	for i := range 2 {
+		here := a.register(t, l.on(t, i, 4096), true, 1<<40+uint64(i)<<20, 1)
+		workers.Go(func() {
+			for range 200 {
+				w.must(opOf(sdk.Read, here, there, 4096))
+				if t.Failed() {
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
 }
