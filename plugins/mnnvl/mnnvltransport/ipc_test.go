@@ -14,6 +14,9 @@ import (
 // Regions that are parts of one allocation have the same IPC handle, which a
 // process opens once: the second one is refused until the first has gone.
 func TestAnIPCHandleIsOneRegion(t *testing.T) {
+	if hardware() != nil {
+		t.Skip("SKIPPED, a process cannot open its own IPC handles")
+	}
 	l := newLab(t)
 	l.kinds = []cuda.Kind{cuda.IPC}
 	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
@@ -35,11 +38,11 @@ func TestAnIPCHandleIsOneRegion(t *testing.T) {
 // Two devices that want the same IPC handle take turns, however many of their
 // ops do.
 func TestDevicesTakeTurnsWithAnIPCHandle(t *testing.T) {
+	if hardware() != nil {
+		t.Skip("SKIPPED, a process cannot open its own IPC handles")
+	}
 	l := newLab(t)
 	l.kinds = []cuda.Kind{cuda.IPC}
-	if len(l.devices) < 2 {
-		t.Skip("needs two devices")
-	}
 	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
 	there := b.register(t, l.on(t, 0, 4096), true, 1<<42, 1)
 	a.announce(t, there)
