@@ -103,7 +103,6 @@ func (m *memory) add(r *Region) error {
 	}
 	if size := m.publish(r); size > maxDescriptor {
 		m.drop(r)
-		m.e.tasks.Go(func() { _ = m.deregister(m.e.ctx, r) })
 		return sdk.Errorf(sdk.TooLarge, "register memory: the descriptor would have %d bytes, the limit is %d; register fewer, larger regions", size, maxDescriptor)
 	}
 	return nil
@@ -122,7 +121,8 @@ func (m *memory) publish(r *Region) int {
 	return m.sizeLocked()
 }
 
-// drop forgets a region that is not to be used after all.
+// drop forgets a region that is not to be used after all. A transport may have
+// it, also one whose answer was an error, or none in time.
 func (m *memory) drop(r *Region) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -131,6 +131,7 @@ func (m *memory) drop(r *Region) {
 		m.changedLocked()
 	}
 	m.removeLocked(r)
+	m.e.tasks.Go(func() { _ = m.deregister(m.e.ctx, r) })
 }
 
 // lend takes a lease on a region for a transfer, unless it is being closed.

@@ -19,7 +19,7 @@ type Segment struct {
 	name string
 
 	mu     sync.Mutex
-	opens  int
+	held   int // by transfers
 	closed bool
 	cur    *source // of the life that it was last used with
 }
@@ -97,24 +97,65 @@ func (g *Segment) Refresh(ctx context.Context) error {
 // idempotent.
 func (g *Segment) Close() error {
 	g.mu.Lock()
-	s := g.cur
-	g.cur, g.closed = nil, true
+	g.closed = true
+	g.releaseLocked()
+	return nil
+}
+
+// hold keeps what the segment leads to for a transfer, unless it is closed.
+func (g *Segment) hold() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.held++
+	}
+	return !g.closed
+}
+
+// letGo is the end of such a transfer.
+func (g *Segment) letGo() {
+	g.mu.Lock()
+	g.held--
+	g.releaseLocked()
+}
+
+// releaseLocked gives up what the segment leads to if nobody needs it any more.
+// It releases the lock.
+func (g *Segment) releaseLocked() {
+	var s *source
+	if g.overLocked() {
+		s, g.cur = g.cur, nil
+	}
 	g.mu.Unlock()
 	if s != nil {
 		s.close()
 	}
-	return nil
 }
 
-// source returns what is known of the peer that has the name now, after hello
-// with it if need be.
+func (g *Segment) overLocked() bool { return g.closed && g.held == 0 }
+
+// source is follow for callers from outside.
 func (g *Segment) source(ctx context.Context) (*source, error) {
-	g.mu.Lock()
-	s, over := g.cur, g.closed
-	g.mu.Unlock()
-	if over {
-		return nil, sdk.Errorf(sdk.Closed, "segment %s is closed", g.name)
+	if g.isClosed() {
+		return nil, g.errClosed()
 	}
+	return g.follow(ctx)
+}
+
+func (g *Segment) isClosed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed
+}
+
+func (g *Segment) errClosed() error { return sdk.Errorf(sdk.Closed, "segment %s is closed", g.name) }
+
+// follow returns what is known of the peer that has the name now, after hello
+// with it if need be.
+func (g *Segment) follow(ctx context.Context) (*source, error) {
+	g.mu.Lock()
+	s := g.cur
+	g.mu.Unlock()
 	if s != nil && s.alive() {
 		return s, nil
 	}
@@ -125,9 +166,9 @@ func (g *Segment) source(ctx context.Context) (*source, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch old := g.cur; {
-	case g.closed:
+	case g.overLocked():
 		s.close()
-		return nil, sdk.Errorf(sdk.Closed, "segment %s is closed", g.name)
+		return nil, g.errClosed()
 	case old == s:
 		s.close() // another call has found it, too
 	case old != nil:

@@ -40,6 +40,13 @@ const (
 // instance published it; if not, it is told.
 func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer, k bufferKey, w *descriptor.Way, now time.Time) knowledge {
 	key := announceKey{inst, k}
+	if refused, ok := s.parting[key]; ok {
+		// It would arrive before the withdrawal, which would then be of it.
+		if refused {
+			return declines // and may be for long
+		}
+		return learns
+	}
 	x := s.told[key]
 	if x == nil {
 		x = &announcement{}
@@ -82,6 +89,16 @@ func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer
 	return learns
 }
 
+// unknown takes in that an instance refuses an op as if it had not been told of
+// the region, which may be so: it is told once more before the next op.
+func (s *source) unknown(inst *pluginhost.Instance, k bufferKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.told[announceKey{inst, k}]; x != nil {
+		x.ready = false
+	}
+}
+
 // toldLocked reports whether any instance was told of a region.
 func (s *source) toldLocked(k bufferKey) bool {
 	for key := range s.told {
@@ -98,6 +115,9 @@ func (s *source) forgetLocked(k announceKey) {
 	x := s.told[k]
 	delete(s.told, k)
 	s.leaving[k.buffer]++
+	if !k.buffer.c.IsZero() {
+		s.parting[k] = false
+	}
 	if x.calls {
 		return // the call's end does it
 	}
@@ -143,6 +163,8 @@ func (s *source) leftLocked(k bufferKey) {
 // takeBack has an instance give up a region of the provider's, or all of them,
 // however long that takes.
 func (s *source) takeBack(inst *pluginhost.Instance, c sdk.Capability) {
+	k := announceKey{inst, bufferKey{c: c}}
+	defer s.parted(k, true)
 	for wait := helloMin; ; wait = min(2*wait, helloMax) {
 		ctx, cancel := context.WithTimeout(s.e.ctx, registerTimeout)
 		err := inst.Mover.Withdraw(ctx, s.incarnation, c)
@@ -150,6 +172,7 @@ func (s *source) takeBack(inst *pluginhost.Instance, c sdk.Capability) {
 		if err == nil || s.e.ctx.Err() != nil {
 			return
 		}
+		s.parted(k, false)
 		s.e.log.Debug("region not taken back yet", "transport", inst.Name, "peer", s.a.peer(), "region", c, "error", err)
 		select {
 		case <-inst.Gone:
@@ -160,4 +183,17 @@ func (s *source) takeBack(inst *pluginhost.Instance, c sdk.Capability) {
 		}
 		s.e.freeze.Awake()
 	}
+}
+
+// parted takes in that a withdrawal was refused, or is over. Ops may wait for
+// that which use the region again.
+func (s *source) parted(k announceKey, over bool) {
+	s.mu.Lock()
+	if _, ok := s.parting[k]; ok && !over {
+		s.parting[k] = true
+	} else {
+		delete(s.parting, k)
+	}
+	s.mu.Unlock()
+	s.mover.stir()
 }

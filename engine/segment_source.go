@@ -43,6 +43,8 @@ type source struct {
 	// more, where that is later than the one that is known.
 	withdrawn map[bufferKey]uint64
 	leaving   map[bufferKey]int // withdrawals under way
+	// parting are those by instance, and whether it has refused one already.
+	parting map[announceKey]bool
 }
 
 // bufferKey is a region's identity: its capability, or, at older providers, its
@@ -74,6 +76,7 @@ func newSource(e *Engine, a *association) *source {
 	s := &source{
 		e: e, a: a, incarnation: a.node.Load().Incarnation,
 		told: map[announceKey]*announcement{}, withdrawn: map[bufferKey]uint64{}, leaving: map[bufferKey]int{},
+		parting: map[announceKey]bool{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.mover.init(s)

@@ -45,9 +45,9 @@ type Op struct {
 
 // SubmitOptions say what else belongs to a transfer.
 type SubmitOptions struct {
-	// Notification is sent to every peer that the ops name, once each, after
-	// all of its ops have succeeded and what they wrote is visible there. A
-	// peer's restart in between is an error: another life does not get it.
+	// Notification is sent to every peer that the ops name, once for each name,
+	// after all of its ops have succeeded and what they wrote is visible there.
+	// A peer's restart in between is an error: another life does not get it.
 	Notification *Notification
 	// FailureNotification is sent in place of it to a peer of which an op has
 	// failed. Nobody waits for its end.
@@ -133,31 +133,28 @@ func (e *Engine) Submit(ctx context.Context, ops []Op, opts SubmitOptions) (*Tra
 	t.ctx, t.stop = context.WithDeadline(e.ctx, t.deadline)
 	e.transfers.Add()
 	if e.closing.Load() {
-		t.stop()
-		e.transfers.Done()
-		return nil, sdk.Errorf(sdk.Closed, "submit: the engine is closed")
+		return nil, t.refuse("submit: the engine is closed")
 	}
-	by := map[*Segment]*target{}
+	by := map[string]*target{} // a peer's handles are one peer
 	for i, x := range ops {
 		if !e.memory.lend(x.Local) {
-			for _, o := range t.ops {
-				e.memory.leases.Release(o.local)
-			}
-			t.stop()
-			e.transfers.Done()
-			return nil, sdk.Errorf(sdk.Closed, "submit: op %d: the local region is closed", i)
-		}
-		g := by[x.Segment]
-		if g == nil {
-			g = &target{t: t, segment: x.Segment}
-			by[x.Segment] = g
-			t.targets = append(t.targets, g)
+			return nil, t.refuse("submit: op %d: the local region is closed", i)
 		}
 		o := &op{
-			t: t, index: i, target: g, kind: x.Kind, local: x.Local, localOffset: x.LocalOffset, address: x.Address,
+			t: t, index: i, kind: x.Kind, local: x.Local, localOffset: x.LocalOffset, address: x.Address,
 			pin: x.Capability, length: x.Length, event: x.Event, spans: []spread.Span{{Length: x.Length}},
 		}
-		t.ops, g.ops = append(t.ops, o), append(g.ops, o)
+		t.ops = append(t.ops, o)
+		g := by[x.Segment.name]
+		if g == nil {
+			if !x.Segment.hold() {
+				return nil, t.refuse("submit: op %d: segment %s is closed", i, x.Segment.name)
+			}
+			g = &target{t: t, segment: x.Segment}
+			by[x.Segment.name] = g
+			t.targets = append(t.targets, g)
+		}
+		o.target, g.ops = g, append(g.ops, o)
 		t.total += x.Length
 	}
 	t.left = len(t.targets)
@@ -167,6 +164,19 @@ func (e *Engine) Submit(ctx context.Context, ops []Op, opts SubmitOptions) (*Tra
 		g.begin()
 	}
 	return t, nil
+}
+
+// refuse ends a transfer that has not begun.
+func (t *Transfer) refuse(format string, args ...any) error {
+	for _, o := range t.ops {
+		t.e.memory.leases.Release(o.local)
+	}
+	for _, g := range t.targets {
+		g.segment.letGo()
+	}
+	t.stop()
+	t.e.transfers.Done()
+	return sdk.Errorf(sdk.Closed, format, args...)
 }
 
 // maxOps bounds a transfer.
@@ -181,6 +191,8 @@ func (x *Op) check(e *Engine) error {
 		return bad("its local region is not one of this engine's")
 	case x.Segment == nil || x.Segment.e != e:
 		return bad("its segment was not opened by this engine")
+	case x.Segment.isClosed():
+		return x.Segment.errClosed()
 	case x.Length == 0:
 		return bad("it has no length")
 	case x.LocalOffset > x.Local.Len() || x.Length > x.Local.Len()-x.LocalOffset:

@@ -163,6 +163,7 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 		m.backLocked(c, 0, nil)
 		return
 	case sdk.StaleCapability, sdk.InvalidArgument:
+		m.s.unknown(ch.inst, o.key)
 		if o.err == nil {
 			o.posted--
 			o.spans = append(o.spans, c.span)

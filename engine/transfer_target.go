@@ -32,7 +32,7 @@ func (g *target) begin() {
 func (g *target) ask() {
 	ctx := g.t.ctx
 	for again := true; ; again = false {
-		s, err := g.segment.source(ctx)
+		s, err := g.segment.follow(ctx)
 		if err != nil {
 			g.fail(g.t.asked(err))
 			return
@@ -146,6 +146,7 @@ func (t *Transfer) opEnded(o *op, err *OpError) {
 
 // end ends the target: its peer is told, if that was asked for.
 func (g *target) end() {
+	g.segment.letGo()
 	n := g.t.opts.Notification
 	if g.failed.Load() {
 		n = g.t.opts.FailureNotification

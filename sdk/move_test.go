@@ -25,7 +25,8 @@ type moves struct {
 	limits   sdk.MoveLimits
 	fail     error // of Register and Announce
 	attrs    sdk.Attributes
-	stuck    bool // Deregister and Withdraw never finish
+	stuck    bool          // Deregister and Withdraw never finish
+	slow     chan struct{} // Register goes on when it is closed, or nil
 
 	mu        sync.Mutex
 	regions   []sdk.Region
@@ -56,6 +57,9 @@ func (m *moves) Register(_ context.Context, r sdk.Region) (sdk.Attributes, error
 		content = string(b)
 		_ = r.File.Close()
 		r.File = nil
+	}
+	if m.slow != nil {
+		<-m.slow
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -327,6 +331,38 @@ func TestReleasesEndInTime(t *testing.T) {
 					t.Errorf("given up: %v", err)
 				}
 			})
+		}
+	})
+}
+
+// A region whose registration took too long for the host may still be registered
+// afterwards, and is not forgotten before it is.
+func TestNoDeregisterOvertakesRegister(t *testing.T) {
+	bothCarriers(t, func(t *testing.T, socket bool) {
+		m := newMoves(sdk.FeatureMove)
+		m.slow = make(chan struct{})
+		b := newBoundary(t, m, socket)
+		r := deviceRegion()
+		short := func(call func(context.Context) error) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			defer cancel()
+			return call(ctx)
+		}
+		if err := short(func(ctx context.Context) error { _, err := b.Register(ctx, r); return err }); !errors.Is(err, sdk.DeadlineExceeded) {
+			t.Fatalf("register: %v", err)
+		}
+		deregister := func(ctx context.Context) error { return b.Deregister(ctx, r.Capability) }
+		if err := short(deregister); !errors.Is(err, sdk.Busy) {
+			t.Errorf("deregister meanwhile: %v", err)
+		}
+		close(m.slow)
+		if err := deregister(context.Background()); err != nil {
+			t.Error(err)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(m.regions) != 1 || len(m.gone) != 1 {
+			t.Errorf("registered %d times, forgotten %d times", len(m.regions), len(m.gone))
 		}
 	})
 }

@@ -36,6 +36,7 @@ type server struct {
 	// filesCame wakes Configure, taggedCame all calls of Register.
 	filesCame  chan struct{}
 	taggedCame broadcast
+	registered broadcast // a call of Register is over
 
 	paths pathsNews
 
@@ -51,11 +52,13 @@ type server struct {
 		tellsPaths bool   // the host wants to know when paths change
 		linkEnded  bool
 		configured bool
-		files      []*os.File // listeners that came over the link
-		filesTaken bool
-		tagged     []taggedFile // those of regions, oldest first
-		endpoints  map[uint64]*servedEndpoint
-		closing    bool // nothing may wait for a window any more
+		// registering counts the calls of Register under way.
+		registering map[Capability]int
+		files       []*os.File // listeners that came over the link
+		filesTaken  bool
+		tagged      []taggedFile // those of regions, oldest first
+		endpoints   map[uint64]*servedEndpoint
+		closing     bool // nothing may wait for a window any more
 	}
 }
 

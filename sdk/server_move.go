@@ -40,7 +40,45 @@ func (s *server) register(ctx context.Context, m Mover, from *pb.Region) (Attrib
 		}
 		return nil, err
 	}
+	defer s.registering(r.Capability)()
 	return m.Register(ctx, r)
+}
+
+// registering notes that a region is being registered, until over is called.
+func (s *server) registering(c Capability) (over func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.registering == nil {
+		s.mu.registering = map[Capability]int{}
+	}
+	s.mu.registering[c]++
+	return func() {
+		s.mu.Lock()
+		if s.mu.registering[c]--; s.mu.registering[c] == 0 {
+			delete(s.mu.registering, c)
+		}
+		s.mu.Unlock()
+		s.registered.tell()
+	}
+}
+
+// awaitRegistered lets no Deregister overtake the Register of its region, whose
+// caller may have left: the region would stay.
+func (s *server) awaitRegistered(ctx context.Context, c Capability) error {
+	for {
+		news := s.registered.next()
+		s.mu.Lock()
+		n := s.mu.registering[c]
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return Errorf(Busy, "region %v is still being registered", c)
+		}
+	}
 }
 
 // Deregister forgets a region.
@@ -53,7 +91,9 @@ func (s *server) Deregister(ctx context.Context, req *pb.DeregisterRequest) (*pb
 	if err == nil {
 		ctx, cancel := inTime(ctx)
 		defer cancel()
-		err = m.Deregister(ctx, c)
+		if err = s.awaitRegistered(ctx, c); err == nil {
+			err = m.Deregister(ctx, c)
+		}
 	}
 	return &pb.DeregisterResponse{Error: errorToPB(err)}, nil
 }

@@ -228,7 +228,7 @@ func (c *Cache[M]) Withdraw(ctx context.Context, k Key) error {
 // Forget retires one publication of a provider's or, with no capability, all,
 // and waits as Withdraw does until their mappings are wholly gone. Unlike what
 // Withdraw retires it may be announced again, with a descriptor that is not
-// older.
+// older; what is imported then is not waited for.
 func (c *Cache[M]) Forget(ctx context.Context, provider sdk.Incarnation, capability sdk.Capability) error {
 	meant := func(k Key) bool {
 		return k.Provider == provider && (capability.IsZero() || k.Capability == capability)
@@ -244,11 +244,36 @@ func (c *Cache[M]) Forget(ctx context.Context, provider sdk.Incarnation, capabil
 			c.drop(p, p.source.Version)
 		}
 	}
+	last := c.number
 	c.unlock()
 	return c.await(ctx, func() error {
 		for m := range c.mappings {
-			if meant(m.source.Key) {
+			if m.number <= last && meant(m.source.Key) {
 				return m.waiting("withdraw")
+			}
+		}
+		return nil
+	})
+}
+
+// Evict retires the mapping of a key, which is in the way of another one, and
+// waits as Withdraw does until it is wholly gone. What was announced stays: the
+// next Acquire imports it anew, and that is not waited for.
+func (c *Cache[M]) Evict(ctx context.Context, k Key) error {
+	c.mu.Lock()
+	if c.closed {
+		c.unlock()
+		return errClosed()
+	}
+	if p := c.places[k.place()]; p != nil && p.mapping != nil && p.mapping.source.Key == k {
+		c.retire(p.mapping, Crowded)
+	}
+	last := c.number
+	c.unlock()
+	return c.await(ctx, func() error {
+		for m := range c.mappings {
+			if m.number <= last && m.source.Key == k {
+				return m.waiting("evict")
 			}
 		}
 		return nil

@@ -181,6 +181,47 @@ func TestForget(t *testing.T) {
 	})
 }
 
+// Who waits for a mapping's end does not wait for one that came after it, which
+// may be somebody's who waits for the caller.
+func TestWhatComesLaterIsNotWaitedFor(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		end   func(*rig, Source) error
+		stays bool // what was announced
+	}{
+		{"forget", func(r *rig, s Source) error { return r.Forget(context.Background(), s.Provider, s.Capability) }, false},
+		{"evict", func(r *rig, s Source) error { return r.Evict(context.Background(), s.Key) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, Options{})
+				one := r.p.publish(0, fabric, true)
+				r.announce(t, one)
+				held := r.acquire(t, one)
+				over := make(chan error, 1)
+				go func() { over <- tt.end(r, one) }()
+				synctest.Wait()
+				if !tt.stays {
+					r.announce(t, one)
+				}
+				later := r.acquire(t, one)
+				if len(over) > 0 {
+					t.Error("a lease is not waited for")
+				}
+				held.Release()
+				synctest.Wait()
+				if len(over) == 0 {
+					t.Error("it waits for the later one")
+				}
+				later.Release()
+				if err := <-over; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestRetireProvider(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, Options{})

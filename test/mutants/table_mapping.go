@@ -111,4 +111,13 @@ var mappings = []mutant{
 		"\tif c.closed {\n\t\treturn errClosed()\n\t}\n\tif c.tombs", "\tif c.tombs", "sdk/mapping", "TestClose", false},
 	{"mapping: a closed cache leases nothing", "sdk/mapping/acquire.go",
 		"if c.closed {", "if false {", "sdk/mapping", "TestClose", false},
+	{"mapping: what comes after Forget is not waited for", "sdk/mapping/cache.go",
+		"if m.number <= last && meant(m.source.Key) {",
+		"if last > 0 && meant(m.source.Key) {", "sdk/mapping", "TestWhatComesLaterIsNotWaitedFor", false},
+	{"mapping: nor what comes after Evict", "sdk/mapping/cache.go",
+		"if m.number <= last && m.source.Key == k {",
+		"if last > 0 && m.source.Key == k {", "sdk/mapping", "TestWhatComesLaterIsNotWaitedFor", false},
+	{"mapping: Evict waits", "sdk/mapping/cache.go",
+		"return m.waiting(\"evict\")",
+		"return nil", "sdk/mapping", "TestWhatComesLaterIsNotWaitedFor", false},
 }

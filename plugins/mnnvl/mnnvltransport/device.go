@@ -188,7 +188,7 @@ func (t *Transport) alone(ctx context.Context, d *device, k mapping.Key) (leave 
 		if o == d || k.Provider == t.self {
 			continue
 		}
-		if err := o.cache.Forget(ctx, k.Provider, k.Capability); err != nil {
+		if err := o.cache.Evict(ctx, k); err != nil {
 			<-t.opening
 			return nil, err
 		}
