@@ -104,8 +104,9 @@ type MemoryConfig struct {
 
 // TransferConfig governs transfers.
 type TransferConfig struct {
-	// ChunkBytes is the size of the pieces that ops are moved in; a transport
-	// may take smaller ones only. Default: 4 MiB.
+	// ChunkBytes is the largest piece that ops are moved in. Each transport has
+	// a largest one of its own, that it moves best. Default: 1 GiB, which is
+	// more than any of these.
 	ChunkBytes int
 	// OpBudget is how often a piece may fail before its op does. Default: 8.
 	OpBudget int

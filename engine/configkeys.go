@@ -72,8 +72,8 @@ var configKeys = []configKey{
 	{path: "memory.mapping_idle_secs", doc: "After how long without a transfer a peer's region is given up again, with whatever a transport maps of it.",
 		field: func(c *Config) any { return &c.Memory.MappingIdleSecs }, def: 300, min: 1, max: maxConfigSecs},
 
-	{path: "transfer.chunk_bytes", doc: "Size of the pieces that transfers are moved in; a transport may take smaller ones only.",
-		field: func(c *Config) any { return &c.Transfer.ChunkBytes }, def: 4 << 20, min: 4 << 10, max: 1 << 30},
+	{path: "transfer.chunk_bytes", doc: "The largest piece that transfers are moved in; each transport has a largest one of its own.",
+		field: func(c *Config) any { return &c.Transfer.ChunkBytes }, def: 1 << 30, min: 4 << 10, max: 1 << 30},
 	{path: "transfer.op_budget", doc: "How often a piece of a transfer may fail before its op does.",
 		field: func(c *Config) any { return &c.Transfer.OpBudget }, def: 8, min: 1, max: 1000},
 

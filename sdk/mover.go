@@ -208,7 +208,9 @@ type RemoteRegion struct {
 // MoveLimits says what a transport with FeatureMove can do. It is part of its
 // description.
 type MoveLimits struct {
-	// MaxOp is the largest op in bytes. The engine cuts larger ones up.
+	// MaxOp is the largest op in bytes. The engine cuts larger ones up, into
+	// ops of this size unless its configuration wants smaller ones: choose what
+	// is moved best. It is also what is moved again when a path fails.
 	// Default 4 MiB, at most [MaxOpLimit].
 	MaxOp int
 	// Inflight is how many ops of one endpoint may be without an outcome, and

@@ -367,8 +367,11 @@ func moveDeregisterThere(r *rig) {
 	}
 }
 
-// loadSize is the size of regions for load.
-func (r *rig) loadSize() int { return min(r.largest(), r.move.InflightBytes/4, 1<<20) }
+// loadSize is the size of regions for load: what is under way at a time is not
+// more than a slow machine moves in a second.
+func (r *rig) loadSize() int {
+	return min(r.largest(), r.move.InflightBytes/4, max(64<<10, 32<<20/r.move.Inflight))
+}
 
 func moveDeregisterLoaded(r *rig) {
 	w, _, here, there := r.moving(r.loadSize())

@@ -38,12 +38,15 @@ func TestSpeed(t *testing.T) {
 		large, rounds, ops = 8<<20, 3, 50
 	}
 	plain := map[int]time.Duration{}
+	var flow time.Duration // of one of several
 	sizes := []int{4 << 10, 64 << 10, 1 << 20}
 	if real {
 		for _, n := range append(sizes, large) {
-			plain[n] = peerCopies(t, n, map[bool]int{true: rounds, false: ops}[n == large])
+			plain[n] = peerCopies(t, n, map[bool]int{true: rounds, false: ops}[n == large], 1)
 			speed("cuMemcpyPeerAsync "+size(n), plain[n], n, 0)
 		}
+		flow = peerCopies(t, large, rounds, inRow) / inRow
+		speed(fmt.Sprintf("cuMemcpyPeerAsync %s, %d in a row", size(large), inRow), flow, large, 0)
 	}
 	for _, way := range []string{"in process", "over the link"} {
 		t.Run(way, func(t *testing.T) {
@@ -59,8 +62,11 @@ func TestSpeed(t *testing.T) {
 			w := connect(t, a, b)
 			w.must(opOf(sdk.Read, here, there, 1)) // imports
 			for _, kind := range []sdk.OpKind{sdk.Read, sdk.Write} {
-				took := median(rounds, func() { w.all(kind, here, there, large) })
-				speed(fmt.Sprintf("%v %s %s", kind, way, size(large)), took, large, plain[large])
+				name := fmt.Sprintf("%v %s %s", kind, way, size(large))
+				took := median(rounds, func() { w.all(kind, here, there, large, 1, large) })
+				speed(name, took, large, plain[large])
+				took = median(rounds, func() { w.all(kind, here, there, large, inRow, 2*large) }) / inRow
+				speed(fmt.Sprintf("%s, %d in a row", name, inRow), took, large, flow)
 				for _, n := range sizes {
 					took := median(ops, func() { w.must(opOf(kind, here, there, uint64(n))) })
 					speed(fmt.Sprintf("%v %s %s", kind, way, size(n)), took, n, plain[n])
@@ -70,18 +76,33 @@ func TestSpeed(t *testing.T) {
 	}
 }
 
-// all moves a whole region in ops of the largest size.
-func (l *line) all(kind sdk.OpKind, here, there publishedRegion, n int) {
+// inRow is how many large ops follow each other where what is between two of
+// them is not to count.
+const inRow = 16
+
+// all moves a whole region several times, by the largest ops, with so many bytes
+// under way.
+func (l *line) all(kind sdk.OpKind, here, there publishedRegion, n, times, under int) {
 	var waiting []<-chan sdk.Completion
-	for at := 0; at < n; at += limits.MaxOp {
-		o := opOf(kind, here, there, uint64(min(limits.MaxOp, n-at)))
-		o.LocalOffset, o.RemoteOffset = uint64(at), uint64(at)
-		waiting = append(waiting, l.post(o))
-	}
-	for _, w := range waiting {
-		if c := <-w; c.Outcome != sdk.Done {
+	wait := func() {
+		if c := <-waiting[0]; c.Outcome != sdk.Done {
 			l.t.Errorf("%v: %v (%v)", kind, c.Outcome, c.Code)
 		}
+		waiting = waiting[1:]
+	}
+	piece := min(limits.MaxOp, n)
+	for range times {
+		for at := 0; at < n; at += piece {
+			if (len(waiting)+1)*piece > under {
+				wait()
+			}
+			o := opOf(kind, here, there, uint64(min(piece, n-at)))
+			o.LocalOffset, o.RemoteOffset = uint64(at), uint64(at)
+			waiting = append(waiting, l.post(o))
+		}
+	}
+	for len(waiting) > 0 {
+		wait()
 	}
 }
 
@@ -120,9 +141,9 @@ func speed(name string, took time.Duration, n int, plain time.Duration) {
 	fmt.Println(line)
 }
 
-// peerCopies is the median of a copy from GPU 1 to GPU 0, waited for, in a
-// process that does nothing else.
-func peerCopies(t *testing.T, n, rounds int) time.Duration {
+// peerCopies is the median of so many copies from GPU 1 to GPU 0, waited for, in
+// a process that does nothing else.
+func peerCopies(t *testing.T, n, rounds, times int) time.Duration {
 	t.Helper()
 	lib, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
 	if err != nil {
@@ -170,7 +191,9 @@ func peerCopies(t *testing.T, n, rounds int) time.Duration {
 	var s uint64
 	must("stream", create(&s, 1))
 	took := median(rounds, func() {
-		must("copy", copies(mem[0], ctx[0], mem[1], ctx[1], uintptr(n), s))
+		for range times {
+			must("copy", copies(mem[0], ctx[0], mem[1], ctx[1], uintptr(n), s))
+		}
 		must("wait", wait(s))
 	})
 	must("destroy", destroy(s))

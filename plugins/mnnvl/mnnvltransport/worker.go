@@ -22,20 +22,28 @@ const (
 	batchOps   = 32
 	batchBytes = 8 << 20
 	// maxPosted is how many bytes of copies the device has at a time, those that
-	// wait for an event apart, and at least one copy. It takes 160 microseconds
+	// wait for an event apart, and at least one copy. It takes 0.7 milliseconds
 	// over NVLink: enough to hide how long beginning one takes. What was not
 	// posted needs no fence.
-	maxPosted = 64 << 20
+	maxPosted = 256 << 20
 )
 
 // How a worker waits. Asking for an event takes three microseconds and a sleeping
 // thread fifteen to wake up, so for a while after the last progress it looks
 // without a pause, for events and for new ops: longer than an engine takes that
-// sends the next op once it has the outcome of one.
+// sends the next op once it has the outcome of one, and as long as NVLink needs
+// for what is posted.
 const (
 	eager = 200 * time.Microsecond
 	nap   = 50 * time.Microsecond
+	// slow, in bytes of a microsecond, is half of what NVLink moves.
+	slow = 200_000
 )
+
+// patience is for how long the thread looks without a pause.
+func (w *worker) patience() time.Duration {
+	return eager + time.Duration(w.posted/slow)*time.Microsecond
+}
 
 // task is an op on its way.
 type task struct {
@@ -188,7 +196,7 @@ func (w *worker) run(c cuda.Context) error {
 		switch idle := time.Since(last); {
 		case !busy && closing:
 			return w.end(c)
-		case busy && idle > eager:
+		case busy && idle > w.patience():
 			// The runtime's timers are of milliseconds where nothing else runs.
 			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(nap)}, nil)
 		case !busy && idle > eager:
