@@ -12,7 +12,8 @@ type device struct {
 	driver.Device
 	stream   driver.Stream // that Memory is copied over
 	memories int           // allocated and not freed
-	// left is what the driver has refused to take back. It is tried again.
+	// left is what the driver has refused to take back. It has another turn with
+	// what is given back next, and at the end.
 	left   []func(driver.Context) error
 	closed bool
 }
@@ -39,7 +40,6 @@ func (d *device) do(f func(driver.Context) error) error {
 		if d.closed {
 			return driver.ErrClosed
 		}
-		_ = d.settle(c) // what stays has its next turn
 		return f(c)
 	})
 }
@@ -47,7 +47,7 @@ func (d *device) do(f func(driver.Context) error) error {
 // give gives something back, now or later.
 func (d *device) give(c driver.Context, back func(driver.Context) error) {
 	d.left = append(d.left, back)
-	_ = d.settle(c)
+	_ = d.settle(c) // what stays has its next turn
 }
 
 // settle gives back what is left. Whatever was made in a context that is lost

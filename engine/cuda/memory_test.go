@@ -97,42 +97,15 @@ func TestAllocateRefused(t *testing.T) {
 // TestMemoryGoesOn where the driver has refused something.
 func TestMemoryGoesOn(t *testing.T) {
 	l := newLab(t, func(*simcuda.Options) {})
-	attempt := func() error {
-		g, err := open(held{l.sim})
+	l.eachCallFails(func(g *GPUs) error {
+		m, err := g.Allocate(0, 100)
 		if err != nil {
 			return err
 		}
-		m, err := g.Allocate(0, 100)
-		if err == nil {
-			_, wrote := m.WriteAt([]byte{1}, 5)
-			_, read := m.ReadAt(make([]byte, 1), 5)
-			err = errors.Join(wrote, read, again(m.Free))
-		}
-		return errors.Join(err, again(g.Close))
-	}
-	calls := l.sim.Calls()
-	if err := attempt(); err != nil {
-		t.Fatal(err)
-	}
-	held := l.counts()
-	for after := range l.sim.Calls() - calls {
-		l.sim.Inject(simcuda.Injection{Result: driver.Unknown, After: after})
-		if err := attempt(); !errors.Is(err, driver.Unknown) {
-			t.Errorf("call %d failed, but %v came back", after, err)
-		}
-		if got := l.counts(); l.sim.Injected() != 0 || got != held {
-			t.Errorf("call %d failed: held is %s, before %s", after, got, held)
-		}
-	}
-}
-
-// again is for what may be called again after an error.
-func again(f func() error) error {
-	err := f()
-	if err != nil {
-		return errors.Join(err, f())
-	}
-	return nil
+		_, wrote := m.WriteAt([]byte{1}, 5)
+		_, read := m.ReadAt(make([]byte, 1), 5)
+		return errors.Join(wrote, read, again(m.Free))
+	})
 }
 
 // TestAtOnce: several goroutines use the same GPUs.

@@ -332,9 +332,7 @@ func testOrdinaryHost(b *bench) {
 		if err == nil && string(in) != string(out) {
 			err = errors.New("the bytes that came back are others")
 		}
-		return errors.Join(err,
-			refuses("writing to nowhere", c.Write(0, in, b.s)),
-			refuses("reading from nowhere", c.Read(out, 0, b.s)))
+		return err
 	})
 }
 
