@@ -97,7 +97,6 @@ gpu-test: ## build into bin/gpu what a machine with two GPUs runs without Go: bi
 	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-mnnvl $(MNNVL)
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/cuda.test ./engine/cuda
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/kvtransfer.test ./examples/kvtransfer
-	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/kvtransfer ./examples/kvtransfer
 	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-tcp ./plugins/tcp
 	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-rpcfallback ./plugins/rpcfallback
 	cp test/gpu/run.sh $(BIN)/gpu/

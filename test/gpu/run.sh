@@ -5,8 +5,8 @@
 #
 # The logs are two files, all.log and doctor.json.
 #
-# It needs what lies beside it and nothing else: the stripped test binaries, the
-# plugins and the example. It takes less than eight minutes, and ends with a table: what ran,
+# It needs what lies beside it and nothing else: the stripped test binaries and
+# the plugins. It takes less than eight minutes, and ends with a table: what ran,
 # how long it took, what was skipped, and the speed. It fails if a test has failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
