@@ -12,8 +12,8 @@
 // copy bytes in and out of it: [GPUs.Allocate]. Kernels, streams and everything
 // else are the application's.
 //
-// Transports are processes of their own, so memory has to be shareable. [GPUs.Register]
-// exports it as the first of these that it was made for:
+// Transports are processes of their own, so memory has to be shareable.
+// [GPUs.Register] exports it as the first of these that it was made for:
 //
 //	a fabric handle   cuMemCreate, with that type of handle   machines of one NVLink fabric
 //	a descriptor      cuMemCreate, with that type of handle   this machine
@@ -22,8 +22,9 @@
 // Managed memory, host memory and memory of a pool (cudaMallocAsync) are
 // refused. A handle names an allocation, not an address: a region may begin and
 // end anywhere in one, and lies in one alone. What is retained for an export is
-// released before Register returns, and a descriptor is closed; what a
-// region needs is the engine's.
+// released, and its descriptor closed, before Register returns; what a region
+// needs is the engine's. What the driver refuses to take back is tried again,
+// with the next export and by [GPUs.Close].
 //
 // Pointers and events are those of the process's primary contexts, which the
 // CUDA runtime uses, too. A device's is retained when it is used here first, and

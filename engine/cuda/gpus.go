@@ -22,7 +22,7 @@ type GPUs struct {
 	closed  bool
 }
 
-// Device is one of them.
+// Device says which GPU one is.
 type Device struct {
 	// Ordinal is this process's number for it. Other processes may have others.
 	Ordinal int
@@ -37,7 +37,14 @@ func (d Device) String() string { return fmt.Sprintf("GPU %d (%s)", d.Ordinal, d
 // Open finds the driver and the GPUs, and uses none yet. It takes up to seconds.
 // Its error is Unsupported where there is no driver or no GPU, and says what to
 // do.
-func Open() (*GPUs, error) { return open(&local.Driver{}) }
+func Open() (*GPUs, error) {
+	d := &local.Driver{}
+	g, err := open(d)
+	if err != nil {
+		_ = d.Close() // nothing was made on it
+	}
+	return g, err
+}
 
 func open(d driver.Driver) (*GPUs, error) {
 	infos, err := d.Devices()

@@ -6,7 +6,8 @@ import (
 )
 
 // Memory is device memory that this process has allocated, for applications
-// that have none otherwise. Its methods are safe for concurrent use.
+// that have none otherwise. Its methods are safe for concurrent use; a copy
+// keeps the other calls on its GPU waiting.
 type Memory struct {
 	d    *device
 	a    *driver.Allocation
@@ -15,8 +16,9 @@ type Memory struct {
 }
 
 // Allocate allocates size bytes on a GPU, by its ordinal, as memory that can be
-// shared as far as the driver grants: by a fabric handle, else a descriptor, else CUDA
-// IPC. What is in it is not defined. Register it, or parts of it, by its pointer.
+// shared as far as the driver grants: by a fabric handle, else a descriptor, else
+// CUDA IPC. What is in it is not defined. Register it, or parts of it, by its
+// pointer.
 //
 // InvalidArgument is no size, or no such GPU, Busy is a GPU without that much
 // free memory, Unsupported one that another process has for itself.

@@ -91,6 +91,7 @@ func (p *place) explain(err error) error {
 	return err
 }
 
+// put and get are the application's own copies.
 func (m *memory) put(b []byte, at uint64) (err error) {
 	if m.gpu == nil {
 		copy(m.Bytes()[at:], b)
