@@ -6,7 +6,7 @@
 # The logs are two files, all.log and doctor.json.
 #
 # It needs what lies beside it and nothing else: the stripped test binaries and
-# the plugin. It takes less than eight minutes, and ends with a table: what ran,
+# the plugins. It takes less than eight minutes, and ends with a table: what ran,
 # how long it took, what was skipped, and the speed. It fails if a test has failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -62,6 +62,8 @@ part speed 90 mnnvl.test -test.run 'TestSpeed'
 part mapping 60 mnnvl.test -test.run 'NONE' -test.bench 'MappingHit' -test.benchtime 200000x
 part event 45 mnnvl.test -test.run 'TestEventRounds|TestWaitsForTheEvent'
 part hops 30 mnnvl.test -test.run 'TestToldOnTheThread|TestStaysAwake'
+part helper 45 cuda.test
+part kvtransfer 60 kvtransfer.test
 part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
 part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
 part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'

@@ -552,6 +552,25 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestEventOfAnotherGPU: what crashes the process on the real driver is a fault.
+func TestEventOfAnotherGPU(t *testing.T) {
+	d := startDriver(t, Options{Dir: t.TempDir(), Devices: make([]Device, 2)})
+	other, err := d.Open(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e cuda.Event
+	do(t, gpuOf(t, d), func(c cuda.Context) (err error) { e, err = c.CreateEvent(true); return err })
+	err = other.Do(func(c cuda.Context) error { _, err := c.ExportEvent(e); return err })
+	if faults := d.Counts().Faults; !errors.Is(err, cuda.InvalidContext) || len(faults) != 1 {
+		t.Errorf("%v, faults: %v", err, faults)
+	}
+	do(t, other, func(c cuda.Context) error { return c.DestroyEvent(e) })
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestEventOfTheDead: the end of a process ends its work, and with it whoever
 // waits for that.
 func TestEventOfTheDead(t *testing.T) {
