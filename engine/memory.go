@@ -311,7 +311,7 @@ func (m *memory) retire(inst *pluginhost.Instance) int {
 // silent for so long that nothing is kept of it.
 func (m *memory) ended(a *association, cause error) {
 	n := a.node.Load()
-	if n == nil || a.selfLane != nil {
+	if n == nil {
 		return
 	}
 	m.gates.shut(n.Incarnation)

@@ -223,6 +223,10 @@ func (m *mover) stir() {
 // pumpLocked posts what there is room for. The lock is released while a
 // transport takes frames; what comes meanwhile is posted by this goroutine, too.
 func (m *mover) pumpLocked() {
+	if m.self() {
+		m.copyQueuedLocked()
+		return
+	}
 	m.again = true
 	if m.pumping {
 		return

@@ -111,6 +111,10 @@ func (m *memory) holdersLocked(r *Region, now time.Time) (names []string) {
 			delete(x.holds, r)
 			continue
 		}
+		if x.incarnation == m.e.incarnation {
+			names = append(names, "this engine's transfers to itself")
+			continue
+		}
 		name := "consumer " + x.name + " (" + x.incarnation.Short() + ")"
 		if now.Sub(x.heard) > 2*helloMax {
 			name += fmt.Sprintf(", silent for %v", now.Sub(x.heard).Round(time.Second))
