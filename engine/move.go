@@ -413,6 +413,10 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 	if o.ableAt.Equal(now) {
 		return
 	}
+	if m.demandsLocked(o) {
+		o.ableAt = now
+		return
+	}
 	if !o.refreshed {
 		o.refreshed = true
 		o.ableAt = now
