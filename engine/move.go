@@ -56,6 +56,7 @@ type mover struct {
 	serial    uint64 // of an op
 	queue     []*op  // with something unsent, in turn
 	live      map[*op]struct{}
+	reported  int // of live, those that have ended as OutcomeUnknown
 	pumping   bool
 	again     bool // there may be more to do than the pump has seen
 	ways      []spread.Way
