@@ -328,6 +328,7 @@ func (m *memory) ended(a *association, cause error) {
 	}
 	if s := m.source(n.Incarnation); s != nil {
 		s.die(cause)
+		m.e.watch.forgetPeer(n.Incarnation) // what its endpoints have done since the association did
 	}
 }
 
