@@ -40,6 +40,7 @@ func TestZeroConfigIsTheDefault(t *testing.T) {
 	want := []TransportConfig{
 		{Name: "rdma", Plugin: "hawser-rdma", Config: json.RawMessage("{}"), Keys: new(false), optional: true},
 		{Name: "tcp", Plugin: "hawser-tcp", Config: json.RawMessage("{}"), Keys: new(true)},
+		{Name: "mnnvl", Plugin: "hawser-mnnvl", Config: json.RawMessage("{}"), Keys: new(false), optional: true, onDemand: true},
 		{Name: "rpcfallback", Plugin: "hawser-rpcfallback", Config: json.RawMessage("{}"), Keys: new(true)},
 	}
 	if !reflect.DeepEqual(c.Transports, want) {

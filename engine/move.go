@@ -56,6 +56,7 @@ type mover struct {
 	serial    uint64 // of an op
 	queue     []*op  // with something unsent, in turn
 	live      map[*op]struct{}
+	reported  int // of live, those that have ended as OutcomeUnknown
 	pumping   bool
 	again     bool // there may be more to do than the pump has seen
 	ways      []spread.Way
@@ -223,6 +224,10 @@ func (m *mover) stir() {
 // pumpLocked posts what there is room for. The lock is released while a
 // transport takes frames; what comes meanwhile is posted by this goroutine, too.
 func (m *mover) pumpLocked() {
+	if m.self() {
+		m.copyQueuedLocked()
+		return
+	}
 	m.again = true
 	if m.pumping {
 		return
@@ -407,6 +412,10 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 		return
 	}
 	if o.ableAt.Equal(now) {
+		return
+	}
+	if m.demandsLocked(o) {
+		o.ableAt = now
 		return
 	}
 	if !o.refreshed {

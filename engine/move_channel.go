@@ -84,7 +84,7 @@ func (ch *channel) post(c *chunk, now time.Time) {
 		x.Kind, x.Local, x.LocalOffset, x.Event = o.kind, o.local.capability, o.localOffset+c.span.Offset, o.event
 	}
 	x.Remote, x.RemoteBase, x.RemoteOffset, x.Length = o.key.c, o.buffer.Base, o.offset+from.span.Offset, from.span.Length
-	ch.frames = append(ch.frames, sdk.Frame{ID: ch.last, Data: x.Append(nil)})
+	ch.frames = append(ch.frames, sdk.Frame{ID: ch.last, Data: x.Append(make([]byte, 0, sdk.MaxOpFrame))})
 	ch.m.s.e.stats.chunks[chunkPosted].Add(1)
 }
 

@@ -214,13 +214,10 @@ func TestAnOlderProvider(t *testing.T) {
 	})
 }
 
-func TestTheOwnSegmentIsNone(t *testing.T) {
+func TestNoSegmentOfNobody(t *testing.T) {
 	moving(t, func(w *world) {
 		a := w.open("a:1")
 		defer w.shut(a)
-		if _, err := a.OpenSegment(context.Background(), "a:1"); !errors.Is(err, Unsupported) {
-			t.Errorf("%v", err)
-		}
 		if _, err := a.OpenSegment(context.Background(), "nobody:1"); !errors.Is(err, Unavailable) {
 			t.Errorf("%v", err)
 		}

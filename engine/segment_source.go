@@ -280,6 +280,9 @@ func (s *source) watch() {
 // Invalidate takes in that a provider's descriptor has changed, and tells which
 // of the regions that it has withdrawn are still in use.
 func (h *answers) Invalidate(ctx context.Context, req control.InvalidateRequest) (reply control.InvalidateReply, err error) {
+	if req.To != (Incarnation{}) && req.To != h.e.incarnation { // older peers do not say
+		return control.InvalidateReply{}, notHere("invalidate", req.To, h.e.incarnation)
+	}
 	for _, s := range h.e.memory.lives(req.From) { // without one nothing of it is here
 		if by := control.Caller(ctx); by != s.a.identity {
 			return control.InvalidateReply{}, h.e.impostor(notTheirs("invalidate", req.From, s.a.identity, by))

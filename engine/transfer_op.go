@@ -337,6 +337,9 @@ func (m *mover) endLocked(o *op) {
 		err = &OpError{Index: o.index, Peer: o.target.segment.name, Code: code, Cause: o.err, Attempts: o.attempts, Tried: o.tries}
 	}
 	o.t.opEnded(o, err)
+	if _, ok := m.live[o]; ok {
+		m.unresolvedLocked(1, err)
+	}
 	o.restLocked()
 	m.flushLocked(o.target)
 }
@@ -349,6 +352,9 @@ func (m *mover) doneWithLocked(o *op) {
 		return
 	}
 	delete(m.live, o)
+	if o.ended {
+		m.unresolvedLocked(-1, nil)
+	}
 	m.s.e.memory.leases.Release(o.local)
 	m.endLocked(o)
 	m.s.leases.Release(o.key)

@@ -76,7 +76,7 @@ func build() (err error) {
 	}
 	for name, dir := range map[string]string{
 		"tcp": "../../plugins/tcp", "rpcfallback": "../../plugins/rpcfallback", "faulty": "../faulty",
-		"rdma": "../../plugins/rdma", "rdma-faulty": "../../plugins/rdma/faulty",
+		"rdma": "../../plugins/rdma", "rdma-faulty": "../../plugins/rdma/faulty", "mnnvl": "../../plugins/mnnvl",
 	} {
 		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), dir)
 		if out, err := c.CombinedOutput(); err != nil {

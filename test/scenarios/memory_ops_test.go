@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 // frozen stops a provider and its plugins, as a machine that hangs does, and
@@ -240,4 +241,44 @@ func TestScenario46ALargeTransfer(t *testing.T) {
 			t.Error("bytes of the cancelled op came after its end")
 		}
 	})
+}
+
+// Scenario 12, of transfers: to oneself, under TLS and without. No transport has
+// a part in it, and Close ends it as it does with any consumer.
+func TestScenario12TransfersToOneself(t *testing.T) {
+	leaveNothing(t)
+	secure, _ := secured(t, "secure", sdktest.NewAuthority(t, "ca").Issue("self", nil))
+	for name, cfg := range map[string]engine.Config{"plain": config("plain"), "secure": secure} {
+		t.Run(name, func(t *testing.T) {
+			n := open(t, cfg)
+			const size = 32 << 20
+			from, to, back := n.allocate(t, size, engine.RegionOptions{}), n.allocate(t, size, engine.RegionOptions{}), n.allocate(t, size, engine.RegionOptions{})
+			g := n.segment(t, n.address())
+			fill(from.Bytes(), 1)
+			data := message("data", 0)
+			x, err := n.Submit(briefly(t), []engine.Op{whole(engine.Write, from, g, to.Address())}, engine.SubmitOptions{Notification: &data})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.inbox.expect(t, map[string]int{"data": 1})
+			if !bytes.Equal(to.Bytes(), from.Bytes()) {
+				t.Errorf("when the notification came: %s", contents(to.Bytes()))
+			}
+			if err := x.Wait(briefly(t)); err != nil {
+				t.Error(err)
+			}
+			if err := n.submit(t, whole(engine.Read, back, g, to.Address())).Wait(briefly(t)); err != nil || !bytes.Equal(back.Bytes(), from.Bytes()) {
+				t.Errorf("read: %v, %s", err, contents(back.Bytes()))
+			}
+			if s := n.Stats(); s.BytesMoved != 2*size || s.Mappings != 0 || s.Connects != 0 {
+				t.Errorf("%+v", s)
+			}
+			if err := to.Close(briefly(t)); err != nil {
+				t.Error(err)
+			}
+			if err := n.submit(t, whole(engine.Read, back, g, to.Address())).Wait(briefly(t)); !errors.Is(err, engine.StaleCapability) {
+				t.Errorf("of a closed region: %v", err)
+			}
+		})
+	}
 }
