@@ -18,8 +18,10 @@ import (
 const (
 	fenceBytes = 4 << 20
 	// fenceCaught is how many bytes of an op have to be on their way into the
-	// plugin that is stopped.
-	fenceCaught = 64 << 10
+	// plugin that is stopped, and fencePackets how many packets of its real
+	// device, of 1 KiB at least.
+	fenceCaught  = 64 << 10
+	fencePackets = 64
 	// fenceLate is how long late bytes may take that the plugin has read.
 	fenceLate = 50 * time.Millisecond
 	// fenceGrace is how long an op may take to be on its way where no queue of
@@ -30,7 +32,7 @@ const (
 	// fenceHealth is after how long its host may find out, and kill it: in
 	// time where the op can be repeated only then, and not at all where it is
 	// cancelled.
-	fenceHealth, fencePatience = 500, 60_000 // milliseconds
+	fenceHealth, fencePatience = 500, 600_000 // milliseconds
 )
 
 // Content numbers.
@@ -55,7 +57,9 @@ func TestMemoryAfterAnOpHasEndedItsDestinationIsTheOwners(t *testing.T) {
 			{name: "read, reader stopped, cancelled", kind: engine.Read, cancel: true},
 		} {
 			t.Run(f.name, func(t *testing.T) {
-				t.Parallel()
+				if !onHardware() { // whose devices count for all
+					t.Parallel()
+				}
 				f.carrier = c
 				f.run(t)
 			})
@@ -81,7 +85,7 @@ func (f *fenceCase) run(t *testing.T) {
 	open := func(name string) *node {
 		cfg := f.config(t, name)
 		cfg.Transfer.ChunkBytes = 256 << 10
-		cfg.Plugins.HealthIntervalMS, cfg.Plugins.HealthTimeoutMS = 100, fenceHealth
+		cfg.Plugins.HealthIntervalMS, cfg.Plugins.HealthTimeoutMS = 100, fenceHealth*int(slow)
 		if f.cancel {
 			cfg.Plugins.HealthTimeoutMS = fencePatience
 		}
@@ -102,9 +106,9 @@ func (f *fenceCase) run(t *testing.T) {
 	for n := 0; n < rounds; {
 		// In every other round it stays stopped until the op has ended, as
 		// long as that may take.
-		held := fenceHeld
+		held := fenceHeld * slow
 		if n%2 == 1 {
-			held = rand.N(fenceHeld)
+			held = rand.N(held)
 		}
 		caught, err, after := f.round(t, held, func() { copy(destination, owners) })
 		if !caught {
@@ -151,17 +155,18 @@ func (f *fenceCase) round(t *testing.T, stopped time.Duration, overwrite func())
 		victim, other = there, here
 	}
 	there.stop(t)
+	sent := packets(t)
 	x := f.here.submit(t, whole(f.kind, f.local, f.segment, f.remote.Address()))
 	enough := fenceCaught
 	if f.kind == engine.Read {
 		enough = 1 // requests are small
 	}
-	caught = f.await(x, there, enough)
+	caught = f.await(t, x, there, enough, sent)
 	if caught && !f.target {
 		here.stop(t)
 		if f.kind == engine.Read {
 			there.signal(unix.SIGCONT)
-			caught = f.await(x, here, fenceCaught)
+			caught = f.await(t, x, here, fenceCaught, sent)
 		}
 	}
 	if caught && f.cancel {
@@ -195,14 +200,24 @@ func (f *fenceCase) round(t *testing.T, stopped time.Duration, overwrite func())
 	return caught, err, before
 }
 
-// await waits until enough of the op is on its way into a stopped plugin, and
-// reports false if it went another way.
-func (f *fenceCase) await(x *engine.Transfer, into held, enough int) bool {
+// await waits until enough of the op is on its way into a stopped plugin, or into
+// its device since that had sent so many packets, and reports false if it went
+// another way.
+func (f *fenceCase) await(t *testing.T, x *engine.Transfer, into held, enough, sent int) bool {
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(pollEvery) {
+		under := false
 		switch {
-		case isDone(x) || into.gone():
+		case f.carrier.name != "rdma":
+			under = unread(into.pid) >= enough
+		case onHardware():
+			under = packets(t) >= sent+fencePackets
+		default:
+			under = time.Since(began) >= fenceGrace
+		}
+		if isDone(x) || into.gone() {
 			return false
-		case f.carrier.name == "rdma" && time.Since(began) >= fenceGrace, unread(into.pid) >= enough && f.carrier.name != "rdma":
+		}
+		if under {
 			return true
 		}
 	}

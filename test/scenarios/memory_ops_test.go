@@ -45,6 +45,8 @@ const (
 	frozenFirst = 16 * time.Second
 	// frozenNext is an order of magnitude above what the next ones take.
 	frozenNext = 200 * time.Millisecond
+	// largeLimit is what a large transfer may take.
+	largeLimit = 60 * time.Second
 )
 
 // Scenario 29: a frozen peer costs the first transfer one timeout, and the next
@@ -54,7 +56,8 @@ func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 		p, up := c.startProvider(t, "provider", "127.0.0.1:0")
 		now := p.publish(t, "publish", 1)
 		cfg := c.config(t, "consumer")
-		cfg.RPC.RequestTimeoutMS, cfg.RPC.BootstrapTimeoutMS, cfg.RPC.ConnectTimeoutMS = frozenRPC, frozenRPC, frozenRPC
+		call := frozenRPC * int(slow)
+		cfg.RPC.RequestTimeoutMS, cfg.RPC.BootstrapTimeoutMS, cfg.RPC.ConnectTimeoutMS = call, call, call
 		r := reads(t, open(t, cfg), up.Address)
 		if _, err := r.read(t, engine.Capability{}); err != nil {
 			t.Fatal(err)
@@ -71,11 +74,11 @@ func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 		}
 		took, err := try()
 		t.Logf("the first took %v: %v", took.Round(time.Millisecond), err)
-		if !errors.Is(err, engine.Unavailable) || took > frozenFirst {
+		if !errors.Is(err, engine.Unavailable) || took > frozenFirst*slow {
 			t.Errorf("the first took %v: %v", took, err)
 		}
 		for range 10 {
-			if took, err := try(); !errors.Is(err, engine.Unavailable) || !errors.Is(err, engine.NotSent) || took > frozenNext {
+			if took, err := try(); !errors.Is(err, engine.Unavailable) || !errors.Is(err, engine.NotSent) || took > frozenNext*slow {
 				t.Errorf("a later one took %v: %v", took, err)
 			}
 		}
@@ -124,18 +127,22 @@ func TestScenario42OneOfTwoTargetsIsGone(t *testing.T) {
 
 // Scenario 44: what was registered as read-only can be read, and not written.
 func TestScenario44AReadOnlyRegionIsNotWritten(t *testing.T) {
-	overEach(t, func(t *testing.T, c carrier) {
+	ofEach(t, func(t *testing.T, c carrier) {
 		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
 		local := here.allocate(t, contentBytes, engine.RegionOptions{})
 		remote := there.allocate(t, contentBytes, engine.RegionOptions{ReadOnly: true})
 		fill(remote.Bytes(), 1)
 		segment := here.segment(t, there.address())
 		fill(local.Bytes(), 2)
+		before := packets(t)
 		if err := here.submit(t, whole(engine.Write, local, segment, remote.Address())).Wait(briefly(t)); !errors.Is(err, engine.Refused) {
 			t.Errorf("written: %v", err)
 		}
 		if err := here.submit(t, whole(engine.Read, local, segment, remote.Address())).Wait(briefly(t)); err != nil {
 			t.Error(err)
+		}
+		if c.name == "rdma" && onHardware() && packets(t) == before {
+			t.Log("the region was read another way: this kernel's devices register only what can be written to (Linux before 6.2)")
 		}
 		want := filled(contentBytes, 1)
 		if !bytes.Equal(remote.Bytes(), want) || !bytes.Equal(local.Bytes(), want) {
@@ -184,7 +191,9 @@ func TestScenario46ALargeTransfer(t *testing.T) {
 			for range count {
 				ops = append(ops, whole(engine.Write, local, segment, remote.Address()))
 			}
-			x, err := here.Submit(t.Context(), ops, engine.SubmitOptions{})
+			ctx, cancel := context.WithTimeout(t.Context(), min(largeLimit*slow, 10*time.Minute))
+			t.Cleanup(cancel)
+			x, err := here.Submit(ctx, ops, engine.SubmitOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,7 @@ import (
 func config(name string) engine.Config {
 	return engine.Config{
 		Node:       engine.NodeConfig{Name: name},
-		Plugins:    engine.PluginsConfig{Dir: bin, RunDir: runs},
+		Plugins:    unhurried(engine.PluginsConfig{Dir: bin, RunDir: runs}),
 		Transports: tcpFirst(),
 	}
 }
