@@ -248,7 +248,7 @@ func (s *stage) send(ctx context.Context) error {
 func (s *stage) sending(from, to int, hold bool) sendArgs {
 	return sendArgs{
 		Peer: s.receiver.opened.Address, Count: s.o.Count, Pace: s.fullPace(),
-		From: from, To: to, Hold: hold, Sizes: s.sizes(), Transfers: !s.row.noTransfers,
+		From: from, To: to, Hold: hold, Sizes: s.sizes(), Transfers: !s.row.noTransfers, Within: sendTimeout * s.o.slow(),
 	}
 }
 
