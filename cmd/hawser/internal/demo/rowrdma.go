@@ -444,7 +444,8 @@ func deadPath(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.deadAfter = lab.Now() - cutAt
+	// When it was cut between the two is not known.
+	s.deadAfter, s.deadWithin = lab.Now()-cutAt, lab.Now()-at
 	if err := s.flowing(ctx, lab.Now(), first); err != nil {
 		return err
 	}
@@ -466,7 +467,8 @@ const impliedDead = 8 * 4096 * time.Nanosecond << 14
 
 func judgeDead(s *stage, _ *ledger, r *Result) {
 	s.note("timeout and retry count imply %s, it took %s", lap(impliedDead), lap(s.deadAfter))
-	s.require(s.deadAfter >= impliedDead/2 && s.deadAfter <= 2*impliedDead, "a dead path was reported after %s, %s is implied", lap(s.deadAfter), lap(impliedDead))
+	s.require(s.deadWithin >= impliedDead/2 && s.deadAfter <= 2*impliedDead,
+		"a dead path was reported after %s to %s, %s is implied", lap(s.deadAfter), lap(s.deadWithin), lap(impliedDead))
 	s.require(r.By[first] > 0, "nothing went over tcp meanwhile")
 }
 
