@@ -38,7 +38,7 @@ func frozen(t *testing.T, c *child, plugins []int) (thaw func()) {
 }
 
 const (
-	frozenRPC = 3000 // milliseconds
+	frozenRPC, frozenSlow = 3000, 10_000 // milliseconds; the other for slow machines
 	// frozenFirst is what the first transfer to a frozen peer may take: its
 	// endpoint's stall, of 5 s, and one timeout of the control plane, and as
 	// much again for a machine that is busy.
@@ -56,9 +56,9 @@ func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 		p, up := c.startProvider(t, "provider", "127.0.0.1:0")
 		now := p.publish(t, "publish", 1)
 		cfg := c.config(t, "consumer")
-		call := frozenRPC * int(slow)
+		call := min(frozenRPC*int(slow), frozenSlow)
 		cfg.RPC.RequestTimeoutMS, cfg.RPC.BootstrapTimeoutMS, cfg.RPC.ConnectTimeoutMS = call, call, call
-		r := reads(t, open(t, cfg), up.Address)
+		r := reads(t, c.open(t, cfg), up.Address)
 		if _, err := r.read(t, engine.Capability{}); err != nil {
 			t.Fatal(err)
 		}
@@ -72,17 +72,29 @@ func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 			}
 			return time.Since(began), err
 		}
+		// A real RDMA device answers reads for processes that are frozen.
+		answered := 0
+		byDevice := func(err error) bool {
+			if err == nil && c.name == "rdma" && onHardware() {
+				answered++
+				return true
+			}
+			return false
+		}
 		took, err := try()
 		t.Logf("the first took %v: %v", took.Round(time.Millisecond), err)
-		if !errors.Is(err, engine.Unavailable) || took > frozenFirst*slow {
+		if !byDevice(err) && !errors.Is(err, engine.Unavailable) || took > frozenFirst*slow {
 			t.Errorf("the first took %v: %v", took, err)
 		}
 		for range 10 {
-			if took, err := try(); !errors.Is(err, engine.Unavailable) || !errors.Is(err, engine.NotSent) || took > frozenNext*slow {
+			took, err := try()
+			if !byDevice(err) && (!errors.Is(err, engine.Unavailable) || !errors.Is(err, engine.NotSent)) || took > frozenNext*slow {
 				t.Errorf("a later one took %v: %v", took, err)
 			}
 		}
-		if r.Stats().Marks == 0 {
+		if answered > 0 {
+			t.Logf("%d reads were answered by the frozen peer's device", answered)
+		} else if r.Stats().Marks == 0 {
 			t.Error("the peer was never marked as silent")
 		}
 		thaw()
@@ -97,7 +109,7 @@ func TestScenario42OneOfTwoTargetsIsGone(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		p, up := c.startProvider(t, "gone", "127.0.0.1:0")
 		now := p.publish(t, "publish", 1)
-		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
 		local, remote := here.allocate(t, contentBytes, engine.RegionOptions{}), there.allocate(t, contentBytes, engine.RegionOptions{})
 		fill(local.Bytes(), 2)
 		segment, gone := here.segment(t, there.address()), here.segment(t, up.Address)
@@ -128,7 +140,7 @@ func TestScenario42OneOfTwoTargetsIsGone(t *testing.T) {
 // Scenario 44: what was registered as read-only can be read, and not written.
 func TestScenario44AReadOnlyRegionIsNotWritten(t *testing.T) {
 	ofEach(t, func(t *testing.T, c carrier) {
-		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
 		local := here.allocate(t, contentBytes, engine.RegionOptions{})
 		remote := there.allocate(t, contentBytes, engine.RegionOptions{ReadOnly: true})
 		fill(remote.Bytes(), 1)
@@ -170,7 +182,7 @@ const largeMemory = 48 << 20
 func TestScenario46ALargeTransfer(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const size, count = 128 << 20, 8 // ops on the same memory: 1 GiB
-		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
 		local, remote := here.allocate(t, size, engine.RegionOptions{}), there.allocate(t, size, engine.RegionOptions{})
 		const page = 4 << 10
 		stamp := func(b []byte, seed uint64) { // some words, since all of them take long

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -74,6 +75,9 @@ func provider(d *dialogue) error {
 	e, err := engine.Open(ctx, cfg)
 	if err != nil {
 		return err
+	}
+	for e.Transports()[0].State != "up" { // as in carrier.open; the parent's patience ends it
+		time.Sleep(pollEvery)
 	}
 	if err := d.say(providerUp{e.Self().Address, pluginPIDs(e)}); err != nil {
 		return err

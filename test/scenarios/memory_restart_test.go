@@ -39,7 +39,7 @@ type reading struct {
 }
 
 func (c carrier) reading(t *testing.T, address string) *reading {
-	return reads(t, open(t, c.config(t, "consumer")), address)
+	return reads(t, c.open(t, c.config(t, "consumer")), address)
 }
 
 func reads(t *testing.T, n *node, address string) *reading {

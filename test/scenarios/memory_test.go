@@ -116,6 +116,15 @@ func mappedRegions(pid int) int {
 	return strings.Count(string(maps), "memfd:hawser-region")
 }
 
+// open opens an engine, and waits for the transport: on slow machines another one
+// may be up earlier.
+func (c carrier) open(t *testing.T, cfg engine.Config, opts ...engine.Option) *node {
+	t.Helper()
+	n := open(t, cfg, opts...)
+	until(t, c.name+" to be up", func() bool { return n.transport(t, c.name).State == "up" })
+	return n
+}
+
 // config is that of a node, see configOf.
 func (c carrier) config(t *testing.T, name string) engine.Config {
 	t.Helper()
