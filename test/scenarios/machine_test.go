@@ -47,6 +47,9 @@ func unhurried(c engine.PluginsConfig) engine.PluginsConfig {
 // rdmaConfig is rdma's on real devices.
 func rdmaConfig() json.RawMessage { return json.RawMessage(cmp.Or(os.Getenv(rdmaVariable), "{}")) }
 
+// packetBytes is the largest payload that a packet of RDMA has.
+const packetBytes = 4 << 10
+
 // packets is how many this machine's RDMA devices have sent: what a transfer
 // over them, and over nothing else, adds to. Devices that do not count are none.
 func packets(t *testing.T) (n int) {

@@ -87,7 +87,11 @@ func TestMemoryUnderKilledPlugins(t *testing.T) {
 		}
 		for i := range kills {
 			before := moved()
+			sent := packets(t)
 			until(t, "ops to succeed", func() bool { return moved() >= before+2*workers })
+			if c.name == "rdma" && onHardware() { // it takes longer to be back than another one to carry
+				until(t, "the RDMA devices to carry ops", func() bool { return packets(t) >= sent+4*workerBytes/packetBytes })
+			}
 			victim := []*node{here, there}[i%2]
 			s := victim.transport(t, c.name)
 			hold(t, s.PID).kill(t)

@@ -231,8 +231,7 @@ func TestScenario46ALargeTransfer(t *testing.T) {
 		if err := x.Wait(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		const packet = 4 << 10 // the largest there is
-		if n := packets(t) - sent; c.name == "rdma" && onHardware() && n < size*count/packet {
+		if n := packets(t) - sent; c.name == "rdma" && onHardware() && n < size*count/packetBytes {
 			t.Errorf("the RDMA devices sent %d packets: most of it went another way", n)
 		}
 		if p := x.Progress(); p.Bytes != p.Total || p.Done != count {
