@@ -87,6 +87,8 @@ func scenario(ctx context.Context, n int, h agent.Host, o options, binary, name 
 	switch {
 	case err != nil:
 		word = "FAIL"
+	case strings.Contains(out.String(), "--- SKIP: "):
+		word = "skip"
 	case passed < 2: // it and its part over rdma
 		word, err = "FAIL", errors.New("it did not run")
 	}
