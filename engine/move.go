@@ -442,32 +442,6 @@ func reaches(limits sdk.MoveLimits, o *op) bool {
 	return slices.Contains(limits.Local, o.local.region.Kind) && slices.Contains(limits.Remote, o.buffer.Kind)
 }
 
-// cutOffLocked reports whether a transport could carry an op if it had a path: they
-// come back, and until then the op waits as for one that cannot be connected.
-func (m *mover) cutOffLocked(o *op) bool {
-	return slices.ContainsFunc(m.cut, func(r route) bool { return r.reaches(o) })
-}
-
-func (r route) reaches(o *op) bool {
-	return reaches(r.local.inst.Description.Move.WithDefaults(), o)
-}
-
-// overLocked has an op fail whose time is over, with what is wrong with the ways
-// that it has waited for.
-func (m *mover) overLocked(o *op) {
-	for _, l := range m.order {
-		if len(o.spans) > 0 && l.reaches(o) && l.ch == nil && l.trouble != "" {
-			o.tried(l, l.trouble)
-		}
-	}
-	for _, r := range m.cut {
-		if r.reaches(o) {
-			o.note(Attempt{Transport: r.local.name, Reason: "none of its paths is up"})
-		}
-	}
-	m.failLocked(o, sdk.Errorf(sdk.DeadlineExceeded, "not done within its deadline"))
-}
-
 func (m *mover) connectedLocked() bool {
 	for _, l := range m.order {
 		if l.ch != nil && !l.ch.closing {

@@ -181,7 +181,11 @@ const largeMemory = 48 << 20
 // no memory but its regions'.
 func TestScenario46ALargeTransfer(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
-		const size, count = 128 << 20, 8 // ops on the same memory: 1 GiB
+		const count = 8 // ops on the same memory: 1 GiB
+		size := 128 << 20
+		if slow > 1 {
+			size /= 8 // an emulated device moves 5 MiB a second
+		}
 		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
 		local, remote := here.allocate(t, size, engine.RegionOptions{}), there.allocate(t, size, engine.RegionOptions{})
 		const page = 4 << 10
@@ -216,7 +220,10 @@ func TestScenario46ALargeTransfer(t *testing.T) {
 		steps, last, most := 0, uint64(0), 0
 		for !isDone(x) {
 			p := x.Progress()
-			if p.Bytes < last || p.Bytes > p.Total || p.Total != size*count {
+			// What an endpoint has moved is moved again if it ends before the flush,
+			// as an emulated one may for want of an answer in time.
+			back := p.Bytes < last && (slow == 1 || here.Stats().Fences == 0)
+			if back || p.Bytes > p.Total || p.Total != uint64(size*count) {
 				t.Fatalf("progress %+v after %d bytes", p, last)
 			}
 			if p.Bytes > last && p.Bytes < p.Total {
@@ -258,7 +265,7 @@ func TestScenario46ALargeTransfer(t *testing.T) {
 		stamp(remote.Bytes(), 4) // it is the owner's again
 		t.Logf("cancelled after %v with %d MiB there", lap(began), x.Progress().Bytes>>20)
 		came := bytes.Clone(remote.Bytes()[:size/2])
-		if err := here.submit(t, engine.Op{Kind: engine.Write, Local: local, Segment: segment, LocalOffset: size - page, Address: remote.Address() + size - page, Length: page}).Wait(briefly(t)); err != nil {
+		if err := here.submit(t, engine.Op{Kind: engine.Write, Local: local, Segment: segment, LocalOffset: uint64(size - page), Address: remote.Address() + uint64(size-page), Length: page}).Wait(briefly(t)); err != nil {
 			t.Errorf("after the cancelled one: %v", err)
 		}
 		if !bytes.Equal(came, remote.Bytes()[:size/2]) {
