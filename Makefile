@@ -32,7 +32,7 @@ build: deps ## build hawser, the plugins and hawser-faulty into bin/
 demo: build ## two nodes, 4000 notifications a row, faults: the table of what arrived
 	$(BIN)/hawser demo
 
-lab-rdma: build ## the table of RDMA's rows on two virtual hosts with real verbs (Soft-RoCE), half an hour
+lab-rdma: build ## on two virtual hosts with real verbs (Soft-RoCE): the rdma plugin's suite, the scenarios of memory, the table of RDMA's rows; an hour
 	$(GO) run ./test/rdmalab/run -bin $(BIN)
 
 lab-smoke: build ## its short form, part of test: the rdma plugin's suite on real verbs, and two rows

@@ -50,6 +50,7 @@ type mover struct {
 	lanes  map[laneKey]*lane
 	all    []*lane // as they came to be known
 	order  []*lane // those that can be used, best first
+	cut    []route // transports that both sides run, and have no path now
 	lastID uint64  // of a lane
 	// forgotten is the highest generation of a lane that was forgotten.
 	forgotten uint64
@@ -99,11 +100,12 @@ func (m *mover) routed(routes []route) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	m.order = m.order[:0]
+	m.order, m.cut = m.order[:0], m.cut[:0]
 	for _, r := range routes {
 		if r.local.inst.Mover == nil {
 			continue
 		}
+		known := len(m.order)
 		limits := r.local.inst.Description.Move.WithDefaults()
 		for i, path := range r.paths {
 			if slices.Contains(r.remote.Down, path) {
@@ -126,6 +128,9 @@ func (m *mover) routed(routes []route) {
 				l.rank, l.index = r.local.rank, i
 				m.order = append(m.order, l)
 			}
+		}
+		if len(m.order) == known {
+			m.cut = append(m.cut, r)
 		}
 	}
 	slices.SortStableFunc(m.order, func(a, b *lane) int {
@@ -424,7 +429,7 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 		m.s.e.tasks.Go(func() { _, _ = m.s.refresh(m.s.e.ctx) }) // stirs
 		return
 	}
-	if now.Sub(o.ableAt) < strandedFor {
+	if now.Sub(o.ableAt) < strandedFor || m.cutOffLocked(o) {
 		return
 	}
 	for _, l := range m.order {
@@ -440,8 +445,10 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 }
 
 // reaches reports whether the lane's transport moves between such memories.
-func (l *lane) reaches(o *op) bool {
-	return slices.Contains(l.limits.Local, o.local.region.Kind) && slices.Contains(l.limits.Remote, o.buffer.Kind)
+func (l *lane) reaches(o *op) bool { return reaches(l.limits, o) }
+
+func reaches(limits sdk.MoveLimits, o *op) bool {
+	return slices.Contains(limits.Local, o.local.region.Kind) && slices.Contains(limits.Remote, o.buffer.Kind)
 }
 
 func (m *mover) connectedLocked() bool {

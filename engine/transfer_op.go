@@ -78,8 +78,11 @@ func (o *op) followLocked(s *source) {
 // tried notes a way on which a chunk failed; the first ones and the last are
 // kept.
 func (o *op) tried(l *lane, reason string) {
+	o.note(Attempt{Transport: l.transport, Path: l.path, Reason: reason})
+}
+
+func (o *op) note(a Attempt) {
 	o.tries++
-	a := Attempt{Transport: l.transport, Path: l.path, Reason: reason}
 	if n := len(o.attempts); n > 0 && o.attempts[n-1] == a {
 		return
 	}
@@ -178,6 +181,13 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 		return
 	}
 	o.tried(ch.l, "not posted: "+errorText(why))
+	if code == sdk.Closed {
+		// The endpoint has ended, as all of a dead plugin's have at once. Each
+		// ends once; it says nothing of the piece.
+		m.closeLocked(ch)
+		m.backLocked(c, 0, nil)
+		return
+	}
 	m.backLocked(c, ch.l.id, nil)
 	if code != sdk.Unsupported {
 		m.laneFailedLocked(ch.l, time.Now(), errorText(why))

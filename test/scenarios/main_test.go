@@ -47,13 +47,6 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// builtVariable names a folder of binaries that are there: on machines without
-// Go, where the tests are a binary, too, and devices are real.
-const builtVariable = "HAWSER_SCENARIO_BIN"
-
-// onHardware says that devices are not simulated.
-func onHardware() bool { return os.Getenv(builtVariable) != "" }
-
 // build makes the binaries as users have them, without the race detector.
 func build() (err error) {
 	if root, err = os.MkdirTemp("", "hws"); err != nil {

@@ -58,7 +58,7 @@ func TestMemoryUnderKilledPlugins(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const workers = 4
 		kills := times(10, 100)
-		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
+		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
 		remote := there.allocate(t, workers*workerBytes, engine.RegionOptions{})
 		segment := here.segment(t, there.address())
 		var all []*worker
@@ -87,7 +87,11 @@ func TestMemoryUnderKilledPlugins(t *testing.T) {
 		}
 		for i := range kills {
 			before := moved()
+			sent := packets(t)
 			until(t, "ops to succeed", func() bool { return moved() >= before+2*workers })
+			if c.name == "rdma" && onHardware() { // it takes longer to be back than another one to carry
+				until(t, "the RDMA devices to carry ops", func() bool { return packets(t) >= sent+4*workerBytes/packetBytes })
+			}
 			victim := []*node{here, there}[i%2]
 			s := victim.transport(t, c.name)
 			hold(t, s.PID).kill(t)
@@ -138,14 +142,14 @@ func (w *worker) thereAndBack(t *testing.T, content uint64) {
 func TestMemoryCloseDuringTransfers(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const consumers, leaving, staying, next = 3, 11, 12, 13
-		there := open(t, c.config(t, "there"))
+		there := c.open(t, c.config(t, "there"))
 		stays := there.allocate(t, 2*workerBytes, engine.RegionOptions{})
 		fill(stays.Bytes()[:workerBytes], staying)
 		var nodes []*node
 		var segments []*engine.Segment
 		var locals [][2]*engine.Region
 		for i := range consumers {
-			n := open(t, c.config(t, fmt.Sprint("consumer", i)))
+			n := c.open(t, c.config(t, fmt.Sprint("consumer", i)))
 			nodes = append(nodes, n)
 			segments = append(segments, n.segment(t, there.address()))
 			locals = append(locals, [2]*engine.Region{
@@ -240,7 +244,7 @@ func TestScenario41TheNotificationComesAfterTheData(t *testing.T) {
 		const slots, slotBytes = 64, 16 << 10
 		count := times(1000, 10_000)
 		queue := engine.NewQueue("block/", engine.QueueBounds{})
-		writer, reader := open(t, c.config(t, "writer")), open(t, c.config(t, "reader"), engine.WithQueue(queue))
+		writer, reader := c.open(t, c.config(t, "writer")), c.open(t, c.config(t, "reader"), engine.WithQueue(queue))
 		local := writer.allocate(t, slots*slotBytes, engine.RegionOptions{})
 		remote := reader.allocate(t, slots*slotBytes, engine.RegionOptions{})
 		segment := writer.segment(t, reader.address())

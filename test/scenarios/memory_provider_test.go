@@ -4,11 +4,13 @@ package scenarios
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +19,17 @@ import (
 
 // providerSetup is what a provider in a process of its own begins with.
 type providerSetup struct {
-	Names     []string // of transports
-	Env       []map[string]string
-	Runs, Bin string
-	Name      string
-	Listen    string // where its control plane is
+	Transports []providerTransport
+	Runs, Bin  string
+	Name       string
+	Listen     string // where its control plane is
+}
+
+// providerTransport is what is told of a transport.
+type providerTransport struct {
+	Name   string
+	Config json.RawMessage `json:",omitempty"`
+	Env    map[string]string
 }
 
 // providerUp is its answer.
@@ -59,14 +67,17 @@ func provider(d *dialogue) error {
 	}
 	ctx := context.Background()
 	var transports []engine.TransportConfig
-	for i, name := range s.Names {
-		transports = append(transports, engine.TransportConfig{Name: name, Env: s.Env[i]})
+	for _, x := range s.Transports {
+		transports = append(transports, engine.TransportConfig{Name: x.Name, Config: x.Config, Env: x.Env})
 	}
 	cfg := configOf(s.Name, transports)
 	cfg.Plugins.Dir, cfg.Plugins.RunDir, cfg.Control.Listen = s.Bin, s.Runs, s.Listen
 	e, err := engine.Open(ctx, cfg)
 	if err != nil {
 		return err
+	}
+	for e.Transports()[0].State != "up" { // as in carrier.open; the parent's patience ends it
+		time.Sleep(pollEvery)
 	}
 	if err := d.say(providerUp{e.Self().Address, pluginPIDs(e)}); err != nil {
 		return err
@@ -195,7 +206,7 @@ func (c carrier) startProvider(t *testing.T, name, listen string) (*child, provi
 		t.Fatal(err)
 	}
 	for _, x := range list {
-		setup.Names, setup.Env = append(setup.Names, x.Name), append(setup.Env, x.Env)
+		setup.Transports = append(setup.Transports, providerTransport{x.Name, x.Config, x.Env})
 	}
 	p := startChild(t, "provider")
 	p.tell(t, setup)
