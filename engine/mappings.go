@@ -178,6 +178,10 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 func (s *source) shed() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.shedLocked()
+}
+
+func (s *source) shedLocked() (n int) {
 	for k := range s.told {
 		if s.leases.Held(k.buffer) == 0 {
 			n++

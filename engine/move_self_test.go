@@ -29,9 +29,9 @@ func (w *world) alone(size int) (a *Engine, mine, other *Region, g *Segment, end
 	}
 }
 
-// held keeps a segment's mover from copying, and returns what copies one chunk
+// stopped keeps a segment's mover from copying, and returns what copies one chunk
 // of its first op, and what lets it go on by itself.
-func (g *Segment) held() (step, release func()) {
+func (g *Segment) stopped() (step, release func()) {
 	m := &g.cur.mover
 	m.mu.Lock()
 	m.pumping = true
@@ -152,7 +152,7 @@ func TestCloseAndTransfersToOneself(t *testing.T) {
 			a, mine, other, g, end := w.alone(size)
 			defer end()
 			fill(mine.Bytes(), 3)
-			step, release := g.held()
+			step, release := g.stopped()
 			x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: other.Address(), Length: size})
 			step()
 			if p := x.Progress(); p.Bytes != 4096 || !bytes.Equal(other.Bytes()[:4096], mine.Bytes()[:4096]) {
@@ -192,7 +192,7 @@ func TestTransfersToOneselfTakeTurnsAndEnd(t *testing.T) {
 		const size = 16 * 4096
 		a, mine, other, g, end := w.alone(size)
 		defer end()
-		step, release := g.held()
+		step, release := g.stopped()
 		op := func(n uint64) Op {
 			return Op{Kind: Write, Local: mine, Segment: g, Address: other.Address(), Length: n}
 		}
