@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/sdk"
 )

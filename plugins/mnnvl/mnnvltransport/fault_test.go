@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/sdktest"

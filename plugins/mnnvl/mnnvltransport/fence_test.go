@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

@@ -5,9 +5,9 @@ package mnnvltransport
 import (
 	"testing"
 
-	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/internal/cuda"
 	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk"
 )
 

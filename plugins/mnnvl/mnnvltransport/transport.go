@@ -13,8 +13,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/sdk"
 )
