@@ -189,6 +189,7 @@ func (d *Driver) fault(format string, args ...any) {
 	const enough = 100 // a loop of faults must not fill the memory
 	if len(d.faults) < enough {
 		d.faults = append(d.faults, fmt.Sprintf(format, args...))
+		d.machine.note(d.faults[len(d.faults)-1])
 	}
 }
 
