@@ -95,6 +95,11 @@ gpu-test: ## build into bin/gpu what a machine with two GPUs runs without Go: bi
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/nvml.test $(MNNVL)/internal/nvml
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/mnnvl.test $(MNNVL)/mnnvltransport
 	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-mnnvl $(MNNVL)
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/scenarios.test ./test/scenarios
+	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-tcp ./plugins/tcp
+	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-rpcfallback ./plugins/rpcfallback
+	$(GO) build -ldflags '-s -w' -tags hawser_address_only -o $(BIN)/gpu/hawser-mnnvl-address-only $(MNNVL)
+	gzip -f $(BIN)/gpu/*.test $(BIN)/gpu/hawser-*
 	cp test/gpu/run.sh $(BIN)/gpu/
 	@echo "carry $(BIN)/gpu to the machine and start run.sh there"
 
