@@ -90,7 +90,7 @@ bench: build ## ratios against plain programs, into docs/performance.md
 
 MNNVL := ./plugins/mnnvl
 gpu-test: ## build into bin/gpu what a machine with two GPUs runs without Go: bin/gpu/run.sh
-	@mkdir -p $(BIN)/gpu
+	@rm -rf $(BIN)/gpu && mkdir -p $(BIN)/gpu
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/libcuda.test ./internal/cuda/libcuda
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/nvml.test $(MNNVL)/internal/nvml
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/mnnvl.test $(MNNVL)/mnnvltransport

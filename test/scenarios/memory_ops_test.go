@@ -83,9 +83,7 @@ func TestScenario29AFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 				t.Errorf("a later one took %v: %v", took, err)
 			}
 		}
-		if r.Stats().Marks == 0 {
-			t.Error("the peer was never marked as silent")
-		}
+		until(t, "the mark to be counted", func() bool { return r.Stats().Marks > 0 })
 		thaw()
 		until(t, "transfers to the peer that runs again", func() bool { _, err := try(); return err == nil })
 		p.leave(t)
