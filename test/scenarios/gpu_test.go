@@ -22,6 +22,9 @@ import (
 // these tests where devices are real: then this is rehearsed.
 const simVariable = "HAWSER_CUDA_SIM"
 
+// gpuTestVariable says that real devices have to be there, and are GPUs.
+const gpuTestVariable = "HAWSER_GPU_TEST"
+
 // gpus are a machine's as one process has them: this machine's on hardware, and
 // otherwise simulated ones, of a row's own.
 type gpus struct {
