@@ -401,8 +401,8 @@ func (m *mover) waysLocked(o *op, span spread.Span, now time.Time, heed bool) (a
 
 const (
 	// strandedFor is how long an op waits for a transport that reaches both
-	// kinds of memory, and registeringFor for one that has both regions: it may
-	// just have been restarted.
+	// kinds of memory, and registeringFor for one that has both regions, or had
+	// until now: it may just have been restarted, and a GPU's takes seconds.
 	strandedFor    = 2 * time.Second
 	registeringFor = 10 * time.Second
 	// laneRetry is the longest wait before a lane is connected again.
@@ -432,7 +432,7 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 	if now.Sub(o.ableAt) < strandedFor || m.cutOffLocked(o) {
 		return
 	}
-	for _, l := range m.order {
+	for _, l := range m.all { // those, too, whose transport may be starting again
 		if l.reaches(o) && now.Sub(o.ableAt) < registeringFor {
 			return
 		}

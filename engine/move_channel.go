@@ -167,6 +167,10 @@ func (ch *channel) Ended(err error) {
 	m := ch.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !ch.ended && !ch.closing && m.dead == nil && m.s.e.ctx.Err() == nil {
+		// The peer may have died with it, and nothing else may tell.
+		m.s.e.tasks.Go(func() { _, _ = m.s.refresh(m.s.e.ctx) })
+	}
 	m.endedLocked(ch, err, own)
 	m.pumpLocked()
 }

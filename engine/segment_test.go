@@ -341,6 +341,29 @@ func TestAKilledProviderIsBackAtOnce(t *testing.T) {
 	})
 }
 
+// A provider is killed while nobody transfers, and no notification ever went:
+// the end of its endpoint is enough for its mappings to go.
+func TestAKilledProvidersMappingsGo(t *testing.T) {
+	moving(t, func(w *world) {
+		w.fast = sdktest.NewFabric(sdktest.FabricOptions{Name: "fast", Moves: true, NoFrames: true})
+		w.withoutFallback()
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Mappings()) == 0 {
+			t.Fatal("no mapping: there is nothing to go")
+		}
+		time.Sleep(describeEvery / 2)
+		w.vanish(b)
+		time.Sleep(2 * time.Second)
+		if list := a.Mappings(); len(list) > 0 {
+			t.Errorf("%+v", list)
+		}
+	})
+}
+
 // A plugin that was started again gets every region, and its peers what it made
 // of them.
 func TestRegionsOutliveTransports(t *testing.T) {

@@ -38,6 +38,11 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(root)
 	code := m.Run()
+	if onHardware() {
+		if m, err := ownGPUs(); err == nil {
+			_ = m.close()
+		}
+	}
 	// Nodes leave the folder of their admin sockets; a socket in it would stay.
 	_ = os.Remove(filepath.Join(runs, "hawser"))
 	if err := leftovers(); err != nil {
@@ -76,8 +81,16 @@ func build() (err error) {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}
+	// One that does not look at capabilities, to show that this is seen.
+	c = exec.Command("go", "build", "-tags", "hawser_address_only", "-o", filepath.Join(bin, "hawser-"+addressOnly), "../../plugins/mnnvl")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", addressOnly, err, out)
+	}
 	return nil
 }
+
+// addressOnly is a build of mnnvl for tests, see docs/mnnvl.md.
+const addressOnly = "mnnvl-address-only"
 
 // takeBuilt links the binaries of a folder into bin, so that their processes
 // are found by root.

@@ -49,7 +49,7 @@ const (
 // or at some time before, the stopped plugin is continued: nothing that it still
 // does may touch the owner's bytes.
 func TestMemoryAfterAnOpHasEndedItsDestinationIsTheOwners(t *testing.T) {
-	overEach(t, func(t *testing.T, c carrier) {
+	over(t, hostCarriers, func(t *testing.T, c carrier) {
 		for _, f := range []fenceCase{
 			{name: "write, target stopped, source killed", kind: engine.Write, target: true},
 			{name: "write, source stopped, target killed", kind: engine.Write},
@@ -78,8 +78,8 @@ type fenceCase struct {
 	cancel bool // the op is cancelled; otherwise the other plugin is killed
 
 	here, there *node
-	local       *engine.Region
-	remote      *engine.Region
+	local       *block
+	remote      *block
 	segment     *engine.Segment
 }
 
@@ -94,8 +94,8 @@ func (f *fenceCase) run(t *testing.T) {
 		return f.open(t, cfg)
 	}
 	f.here, f.there = open("here"), open("there")
-	f.local = f.here.allocate(t, fenceBytes, engine.RegionOptions{})
-	f.remote = f.there.allocate(t, fenceBytes, engine.RegionOptions{})
+	f.local = f.mine(t, f.here, fenceBytes, engine.RegionOptions{})
+	f.remote = f.theirs(t, f.there, fenceBytes, engine.RegionOptions{})
 	f.segment = f.here.segment(t, f.there.address())
 	source, destination := f.local.Bytes(), f.remote.Bytes()
 	if f.kind == engine.Read {

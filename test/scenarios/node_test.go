@@ -135,7 +135,9 @@ func (n *node) send(t *testing.T, to string, prefix string, count int) (reports 
 // pluginPIDs lists the plugins' processes.
 func pluginPIDs(e *engine.Engine) (list []int) {
 	for _, s := range e.Transports() {
-		list = append(list, s.PID)
+		if s.PID > 0 {
+			list = append(list, s.PID)
+		}
 	}
 	return list
 }

@@ -530,9 +530,11 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestFaults: wrong orders that the real driver lets pass are recorded.
+// TestFaults: wrong orders that the real driver lets pass are recorded, by the
+// process and by the machine.
 func TestFaults(t *testing.T) {
-	d := startDriver(t, oneGPU(t))
+	o := oneGPU(t)
+	d := startDriver(t, o)
 	dev := gpuOf(t, d)
 	var kept cuda.Context
 	do(t, dev, func(c cuda.Context) error {
@@ -549,6 +551,9 @@ func TestFaults(t *testing.T) {
 	c := d.Counts()
 	if len(c.Faults) != 2 || c.Streams != 1 || c.IsClean() {
 		t.Errorf("%+v", c)
+	}
+	if all, err := Faults(o.Dir); err != nil || len(all) != 2 {
+		t.Errorf("of the machine: %q, %v", all, err)
 	}
 }
 
