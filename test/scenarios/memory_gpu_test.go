@@ -77,7 +77,7 @@ func TestMemoryOfAKilledWriteIsStill(t *testing.T) {
 		if onHardware() {
 			size, writes = 256<<20, 64 // a GPU takes a millisecond for each
 		}
-		there := open(t, c.config(t, "there"))
+		there := c.open(t, c.config(t, "there"))
 		remote := c.theirs(t, there, size, engine.RegionOptions{})
 		for n := range times(1, 5) {
 			cfg := c.config(t, fmt.Sprint("here", n))
@@ -126,7 +126,7 @@ func TestMemoryIsSentAfterItsEvent(t *testing.T) {
 			rounds = 1000
 		}
 		queue := engine.NewQueue("made/", engine.QueueBounds{})
-		writer, reader := open(t, c.config(t, "writer")), open(t, c.config(t, "reader"), engine.WithQueue(queue))
+		writer, reader := c.open(t, c.config(t, "writer")), open(t, c.config(t, "reader"), engine.WithQueue(queue))
 		c.local = cuda.PosixFD
 		local, remote := c.mine(t, writer, size, engine.RegionOptions{}), c.theirs(t, reader, size, engine.RegionOptions{})
 		segment := writer.segment(t, reader.address())

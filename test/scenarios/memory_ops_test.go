@@ -289,7 +289,8 @@ func TestScenario12TransfersToOneself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := open(t, cfg)
 			const size = 32 << 20
-			from, to, back := n.allocate(t, size, engine.RegionOptions{}), n.allocate(t, size, engine.RegionOptions{}), n.allocate(t, size, engine.RegionOptions{})
+			region := func() *block { return carrier{}.mine(t, n, size, engine.RegionOptions{}) }
+			from, to, back := region(), region(), region()
 			g := n.segment(t, n.address())
 			fill(from.Bytes(), 1)
 			data := message("data", 0)

@@ -93,7 +93,7 @@ func TestMemoryReregistrationAtTheSameAddress(t *testing.T) {
 		first := p.publish(t, "publish", 1)
 		begun.Store(1)
 		done.Store(1)
-		checked, warm := c.reading(t, up.Address), open(t, c.config(t, "warm"))
+		checked, warm := c.reading(t, up.Address), c.open(t, c.config(t, "warm"))
 		stop := make(chan struct{})
 		var readers sync.WaitGroup
 		var reads, stale atomic.Int64
