@@ -67,6 +67,7 @@ cat "$logs/doctor.json"
 echo
 
 part speed 90 mnnvl.test -test.run 'TestSpeed'
+part speed-engine 90 scenarios.test -test.run 'TestSpeedOfGPUs'
 part mapping 60 mnnvl.test -test.run 'NONE' -test.bench 'MappingHit' -test.benchtime 200000x
 part event 45 mnnvl.test -test.run 'TestEventRounds|TestWaitsForTheEvent'
 part hops 30 mnnvl.test -test.run 'TestToldOnTheThread|TestStaysAwake'

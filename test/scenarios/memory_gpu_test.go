@@ -83,7 +83,8 @@ func TestMemoryOfAKilledWriteIsStill(t *testing.T) {
 			cfg := c.config(t, fmt.Sprint("here", n))
 			// Nobody begins again where the plugin has ended.
 			cfg.Plugins.RestartBackoffMS, cfg.Plugins.MaxRestartBackoffMS = 60_000, 60_000
-			here := open(t, cfg)
+			cfg.Transfer.ChunkBytes = 8 << 20 // it tells when it is in the middle
+			here := c.open(t, cfg)
 			local := c.mine(t, here, size, engine.RegionOptions{})
 			content := uint64(n + 1)
 			local.set(t, 0, bytes.Repeat(filled(stageBytes, content), size/stageBytes))

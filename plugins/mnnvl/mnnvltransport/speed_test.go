@@ -6,27 +6,20 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/ebitengine/purego"
-
+	"github.com/hawser-transport/hawser/internal/cuda/cudatest"
 	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/sdk"
 )
-
-// measured makes the tests that measure run on the simulated machine, too, where
-// they show that they work and no more.
-const measured = "HAWSER_SPEED"
 
 // TestSpeed measures transfers between two GPUs against one process that copies
 // between them with peer access. Its lines that begin with SPEED are a table for
 // test/gpu/run.sh.
 func TestSpeed(t *testing.T) {
 	real := hardware() != nil
-	if !real && os.Getenv(measured) == "" {
+	if !real && os.Getenv(cudatest.SpeedVariable) == "" {
 		t.Skip("SKIPPED, needs two GPUs: make gpu-test")
 	}
 	l := newLab(t)
@@ -42,11 +35,11 @@ func TestSpeed(t *testing.T) {
 	sizes := []int{4 << 10, 64 << 10, 1 << 20}
 	if real {
 		for _, n := range append(sizes, large) {
-			plain[n] = peerCopies(t, n, map[bool]int{true: rounds, false: ops}[n == large], 1)
-			speed("cuMemcpyPeerAsync "+size(n), plain[n], n, 0)
+			plain[n] = cudatest.PeerCopies(t, n, map[bool]int{true: rounds, false: ops}[n == large], 1)
+			cudatest.Report("cuMemcpyPeerAsync "+cudatest.Size(n), plain[n], n, 0)
 		}
-		flow = peerCopies(t, large, rounds, inRow) / inRow
-		speed(fmt.Sprintf("cuMemcpyPeerAsync %s, %d in a row", size(large), inRow), flow, large, 0)
+		flow = cudatest.PeerCopies(t, large, rounds, inRow) / inRow
+		cudatest.Report(fmt.Sprintf("cuMemcpyPeerAsync %s, %d in a row", cudatest.Size(large), inRow), flow, large, 0)
 	}
 	for _, way := range []string{"in process", "over the link"} {
 		t.Run(way, func(t *testing.T) {
@@ -62,14 +55,14 @@ func TestSpeed(t *testing.T) {
 			w := connect(t, a, b)
 			w.must(opOf(sdk.Read, here, there, 1)) // imports
 			for _, kind := range []sdk.OpKind{sdk.Read, sdk.Write} {
-				name := fmt.Sprintf("%v %s %s", kind, way, size(large))
-				took := median(rounds, func() { w.all(kind, here, there, large, 1, large) })
-				speed(name, took, large, plain[large])
-				took = median(rounds, func() { w.all(kind, here, there, large, inRow, 2*large) }) / inRow
-				speed(fmt.Sprintf("%s, %d in a row", name, inRow), took, large, flow)
+				name := fmt.Sprintf("%v %s %s", kind, way, cudatest.Size(large))
+				took := cudatest.Median(rounds, func() { w.all(kind, here, there, large, 1, large) })
+				cudatest.Report(name, took, large, plain[large])
+				took = cudatest.Median(rounds, func() { w.all(kind, here, there, large, inRow, 2*large) }) / inRow
+				cudatest.Report(fmt.Sprintf("%s, %d in a row", name, inRow), took, large, flow)
 				for _, n := range sizes {
-					took := median(ops, func() { w.must(opOf(kind, here, there, uint64(n))) })
-					speed(fmt.Sprintf("%v %s %s", kind, way, size(n)), took, n, plain[n])
+					took := cudatest.Median(ops, func() { w.must(opOf(kind, here, there, uint64(n))) })
+					cudatest.Report(fmt.Sprintf("%v %s %s", kind, way, cudatest.Size(n)), took, n, plain[n])
 				}
 			}
 		})
@@ -104,109 +97,6 @@ func (l *line) all(kind sdk.OpKind, here, there publishedRegion, n, times, under
 	for len(waiting) > 0 {
 		wait()
 	}
-}
-
-// median is that of what rounds of f take, after a tenth of them to warm up.
-func median(rounds int, f func()) time.Duration {
-	took := make([]time.Duration, 0, rounds)
-	for i := range rounds + rounds/10 {
-		began := time.Now()
-		f()
-		if i >= rounds/10 {
-			took = append(took, time.Since(began))
-		}
-	}
-	slices.Sort(took)
-	return took[len(took)/2]
-}
-
-func size(n int) string {
-	if n < 1<<20 {
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d MiB", n>>20)
-}
-
-// speed prints a line of the table: a bandwidth as a ratio, a latency as what it
-// has more.
-func speed(name string, took time.Duration, n int, plain time.Duration) {
-	line := fmt.Sprintf("SPEED | %-36s | %10.1f us | %7.1f GB/s |", name, float64(took)/1e3, float64(n)/float64(took))
-	switch {
-	case plain == 0:
-	case n >= 16<<20:
-		line += fmt.Sprintf(" %.3f x of plain", float64(plain)/float64(took))
-	default:
-		line += fmt.Sprintf(" %+.1f us", float64(took-plain)/1e3)
-	}
-	fmt.Println(line)
-}
-
-// peerCopies is the median of so many copies from GPU 1 to GPU 0, waited for, in
-// a process that does nothing else.
-func peerCopies(t *testing.T, n, rounds, times int) time.Duration {
-	t.Helper()
-	lib, err := purego.Dlopen("libcuda.so.1", purego.RTLD_NOW|purego.RTLD_GLOBAL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var (
-		retain  func(ctx *uint64, device int32) int32
-		release func(device int32) int32
-		current func(ctx uint64) int32
-		enable  func(peer uint64, flags uint32) int32
-		disable func(peer uint64) int32
-		alloc   func(p *uint64, n uintptr) int32
-		free    func(p uint64) int32
-		create  func(s *uint64, flags uint32) int32
-		destroy func(s uint64) int32
-		wait    func(s uint64) int32
-		copies  func(dst, dstCtx, src, srcCtx uint64, n uintptr, s uint64) int32
-	)
-	for name, f := range map[string]any{
-		"cuDevicePrimaryCtxRetain": &retain, "cuDevicePrimaryCtxRelease_v2": &release, "cuCtxSetCurrent": &current,
-		"cuCtxEnablePeerAccess": &enable, "cuCtxDisablePeerAccess": &disable, "cuMemAlloc_v2": &alloc, "cuMemFree_v2": &free,
-		"cuStreamCreate": &create, "cuStreamDestroy_v2": &destroy, "cuStreamSynchronize": &wait, "cuMemcpyPeerAsync": &copies,
-	} {
-		purego.RegisterLibFunc(f, lib, name)
-	}
-	must := func(what string, r int32) {
-		t.Helper()
-		if r != 0 {
-			t.Fatalf("%s: CUDA error %d", what, r)
-		}
-	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	var ctx, mem [2]uint64
-	for i := range ctx {
-		must("retain", retain(&ctx[i], int32(i)))
-		must("set current", current(ctx[i]))
-		must("allocate", alloc(&mem[i], uintptr(n)))
-	}
-	for i := range ctx {
-		must("set current", current(ctx[i]))
-		must("peer access", enable(ctx[1-i], 0))
-	}
-	must("set current", current(ctx[0]))
-	var s uint64
-	must("stream", create(&s, 1))
-	took := median(rounds, func() {
-		for range times {
-			must("copy", copies(mem[0], ctx[0], mem[1], ctx[1], uintptr(n), s))
-		}
-		must("wait", wait(s))
-	})
-	must("destroy", destroy(s))
-	for i := range ctx {
-		must("set current", current(ctx[i]))
-		must("no peer access", disable(ctx[1-i]))
-		must("free", free(mem[i]))
-	}
-	must("set current", current(0))
-	for i := range ctx {
-		must("release", release(int32(i)))
-	}
-	return took
 }
 
 // BenchmarkMappingHit is what an op pays for its two mappings when they are
