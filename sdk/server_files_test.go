@@ -109,7 +109,7 @@ func TestTaggedFilesDoNotWaitForEver(t *testing.T) {
 		if closed() {
 			t.Error("closed early")
 		}
-		time.Sleep(2)
+		time.Sleep(2 * time.Nanosecond)
 		synctest.Wait()
 		if !closed() {
 			t.Error("it is open")

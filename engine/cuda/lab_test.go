@@ -44,7 +44,6 @@ type lab struct {
 	sim     *simcuda.Driver // nil on hardware
 	gpus    *GPUs
 	app     []driver.Device // the application's, one a GPU
-	base    simcuda.Counts  // what the application itself holds
 }
 
 // newLab makes one with two GPUs, or on this machine. change is for a simulated

@@ -30,6 +30,7 @@ func Median(rounds int, f func()) time.Duration {
 	return took[len(took)/2]
 }
 
+// Size is a number of bytes for people.
 func Size(n int) string {
 	if n < 1<<20 {
 		return fmt.Sprintf("%d KiB", n>>10)

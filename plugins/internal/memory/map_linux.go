@@ -30,7 +30,7 @@ func mapRegion(r *sdk.Region) (mapping, bytes []byte, err error) {
 		return nil, nil, sdk.Errorf(sdk.InvalidArgument, "region %v: %d bytes at %d are not within its memfd of %d", r.Capability, r.Length, r.Offset, file.Size)
 	}
 	// A mapping begins and ends between pages, which may be huge ones.
-	page := uint64(max(int64(os.Getpagesize()), int64(file.Blksize)))
+	page := uint64(max(int64(os.Getpagesize()), int64(file.Blksize))) //nolint:unconvert // it is an int32 on arm64
 	skip := r.Offset % page
 	size := (skip + r.Length + page - 1) / page * page
 	if size > math.MaxInt {

@@ -106,8 +106,6 @@ type slots struct {
 	out   int
 }
 
-var errNoSlot = errors.New("no send buffer")
-
 // get returns a slot for n bytes, or nil if there is no room now.
 func (p *slots) get(n int) *slot {
 	class := 0

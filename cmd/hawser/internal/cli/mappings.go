@@ -115,14 +115,14 @@ memory that is used for something else by then.`,
 // read it.
 func printSegments(w io.Writer, peers []admin.Peer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	any := false
+	some := false
 	for _, p := range peers {
 		s := p.Segment
 		if s == nil {
 			continue
 		}
-		if !any {
-			any = true
+		if !some {
+			some = true
 			fmt.Fprintln(table, "\nSEGMENT OF\tADDRESS\tVERSION\tREGIONS\tHANDLES\tOPS\tENDPOINTS")
 		}
 		version, endpoints := fmt.Sprint(s.Version), "-"

@@ -51,8 +51,8 @@ const (
 	LIDChange
 	// QPFatal, QPRequestError, QPAccessError: the queue pair is in the error state.
 	QPFatal
-	QPRequestError
-	QPAccessError
+	QPRequestError // see QPFatal
+	QPAccessError  // see QPFatal
 	// CommEstablished: the first message came to a queue pair not yet in RTS.
 	CommEstablished
 	// LastWQEReached: a queue pair in the error state takes no more receives
@@ -80,6 +80,7 @@ type PD interface {
 // Access is what a memory region allows besides local reads.
 type Access uint8
 
+// What else it allows: writes by this device, writes and reads by peers' devices.
 const (
 	LocalWrite  Access = 1 << 0
 	RemoteWrite Access = 1 << 1
@@ -149,6 +150,7 @@ type SendWR struct {
 // Op is what a work request does.
 type Op uint8
 
+// What work requests do.
 const (
 	Send Op = iota
 	SendImm
@@ -172,6 +174,7 @@ type WC struct {
 // Status is a completion's result, with verbs' numbers.
 type Status uint8
 
+// The results.
 const (
 	Success          Status = 0
 	LocalLength      Status = 1

@@ -34,6 +34,7 @@ type QP interface {
 // QPState is a queue pair's state.
 type QPState uint8
 
+// The states.
 const (
 	Reset QPState = iota
 	Init

@@ -58,7 +58,7 @@ func (d *device) Ports() ([]verbs.Port, error) {
 		}
 		ports[i] = verbs.Port{
 			Number: i + 1, Active: c.state == C.IBV_PORT_ACTIVE, State: portState(int(c.state)),
-			Link: verbs.LinkLayer(c.link_layer), MTU: mtuOf(uint32(c.active_mtu)),
+			Link: verbs.LinkLayer(c.link_layer), MTU: mtuOf(c.active_mtu),
 			LID: uint16(c.lid), SMLID: uint16(c.sm_lid),
 			Gbps: gbps(int(c.active_width), int(c.active_speed)), PkeyCount: int(c.pkey_tbl_len),
 		}

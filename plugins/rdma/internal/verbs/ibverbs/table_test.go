@@ -47,7 +47,7 @@ func serveEnd(addr string) error {
 			return err
 		}
 		var device string
-		if _, err := fmt.Fscanln(conn, &device); err == nil {
+		if _, err = fmt.Fscanln(conn, &device); err == nil {
 			err = verbstest.Serve(conn, verbstest.Local(New(), verbstest.Config{Device: device, Port: 1, Clean: cleanFiles()}))
 		}
 		if err != nil {

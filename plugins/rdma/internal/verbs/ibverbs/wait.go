@@ -62,6 +62,6 @@ func (w *waiter) wait(take func() syscall.Errno) error {
 }
 
 // interrupt ends what waits and what will wait.
-func (w *waiter) interrupt() { w.file.SetReadDeadline(time.Unix(1, 0)) }
+func (w *waiter) interrupt() { _ = w.file.SetReadDeadline(time.Unix(1, 0)) }
 
 func (w *waiter) close() { w.file.Close() }

@@ -215,7 +215,7 @@ func (c *Controller) askOne(process string, cmd command) (*reply, error) {
 		return nil, nil
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(answerIn))
+	_ = conn.SetDeadline(time.Now().Add(answerIn))
 	var r reply
 	if _, err = conn.Write([]byte{carriesCommands}); err == nil {
 		if err = json.NewEncoder(conn).Encode(cmd); err == nil {

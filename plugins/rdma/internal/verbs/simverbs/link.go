@@ -73,7 +73,7 @@ func (l *link) run(socket string) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		conn.Read(make([]byte, 1))
+		_, _ = conn.Read(make([]byte, 1))
 		l.close()
 	}()
 	defer func() { conn.Close(); <-gone }()

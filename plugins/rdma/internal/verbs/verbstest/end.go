@@ -485,7 +485,7 @@ func (e *local) Refused() (map[string]syscall.Errno, error) {
 		err := c.close()
 		var errno syscall.Errno
 		if !errors.As(err, &errno) {
-			return refused, fmt.Errorf("closing the %s: %v", c.name, err)
+			return refused, fmt.Errorf("closing the %s: %w", c.name, err)
 		}
 		refused[c.name] = errno
 	}
