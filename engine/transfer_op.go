@@ -410,7 +410,9 @@ func (m *mover) abort() {
 	defer m.mu.Unlock()
 	for _, o := range m.liveLocked() {
 		m.failLocked(o, sdk.Errorf(sdk.Closed, "the engine was closed"))
-		m.endLocked(o)
+		// A transport's process may live, and use what the op has: Region.Close
+		// waits for that by itself, whereas nothing ends the op's leases any more.
+		m.doneWithLocked(o)
 	}
 	m.timer.Stop()
 }
