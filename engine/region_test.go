@@ -493,11 +493,12 @@ func TestCloseOfTheEngineEndsWhatADeadPluginHas(t *testing.T) {
 			t.Errorf("its plugin may run, and the region is given up: %v", err)
 		}
 		w.letGo(first)
-		if err := mine.Close(context.Background()); err != nil {
+		again, stop := context.WithTimeout(context.Background(), time.Minute)
+		defer stop()
+		if err := mine.Close(again); err != nil {
 			t.Error(err)
 		}
 		w.fast.HoldWrites("b:1", false)
 		w.shut(b)
-		w.giveUp()
 	})
 }
