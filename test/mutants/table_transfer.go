@@ -16,7 +16,7 @@ var transfers = []mutant{
 		"\tif true {\n", "engine", "TestALostPluginIsFencedWhenItIsGone", false},
 	{"transfer: a fence waits for the end", "engine/fence.go",
 		"\tcase <-over:\n",
-		"\tcase <-closedChan:\n", "engine", "TestAFenceCoversWhatIsBeingAccepted", false},
+		"\tcase <-closedChan:\n\t\t_ = over\n", "engine", "TestAFenceCoversWhatIsBeingAccepted", false},
 	{"transfer: a fence waits for no other end", "engine/fence.go",
 		"if p.generation == generation {",
 		"if p.generation < generation {", "engine", "TestAFenceIsOfOneGeneration", false},
