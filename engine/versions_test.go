@@ -119,6 +119,7 @@ func TestARegionIsAnnouncedAsOfItsOwnVersion(t *testing.T) {
 		if err := w.write(a, mine, theirs, g, 1); err != nil { // all is connected
 			t.Fatal(err)
 		}
+		synctest.Wait() // a is told of the new region
 		s := a.memory.source(b.incarnation)
 		s.mu.Lock()
 		o := &op{kind: Write, address: base, length: 100, local: mine}
