@@ -32,7 +32,7 @@ build: deps ## build hawser, the plugins and hawser-faulty into bin/
 demo: build ## two nodes, 4000 notifications a row, faults: the table of what arrived
 	$(BIN)/hawser demo
 
-lab-rdma: build ## the table of RDMA's rows on two virtual hosts with real verbs (Soft-RoCE), half an hour
+lab-rdma: build ## on two virtual hosts with real verbs (Soft-RoCE): the rdma plugin's suite, the scenarios of memory, the table of RDMA's rows; an hour
 	$(GO) run ./test/rdmalab/run -bin $(BIN)
 
 lab-smoke: build ## its short form, part of test: the rdma plugin's suite on real verbs, and two rows
@@ -90,11 +90,18 @@ bench: build ## ratios against plain programs, into docs/performance.md
 
 MNNVL := ./plugins/mnnvl
 gpu-test: ## build into bin/gpu what a machine with two GPUs runs without Go: bin/gpu/run.sh
-	@mkdir -p $(BIN)/gpu
+	@rm -rf $(BIN)/gpu && mkdir -p $(BIN)/gpu
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/libcuda.test ./internal/cuda/libcuda
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/nvml.test $(MNNVL)/internal/nvml
 	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/mnnvl.test $(MNNVL)/mnnvltransport
 	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-mnnvl $(MNNVL)
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/cuda.test ./engine/cuda
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/kvtransfer.test ./examples/kvtransfer
+	$(GO) test -c -ldflags '-s -w' -o $(BIN)/gpu/scenarios.test ./test/scenarios
+	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-tcp ./plugins/tcp
+	$(GO) build -ldflags '-s -w' -o $(BIN)/gpu/hawser-rpcfallback ./plugins/rpcfallback
+	$(GO) build -ldflags '-s -w' -tags hawser_address_only -o $(BIN)/gpu/hawser-mnnvl-address-only $(MNNVL)
+	gzip -f $(BIN)/gpu/*.test $(BIN)/gpu/hawser-*
 	cp test/gpu/run.sh $(BIN)/gpu/
 	@echo "carry $(BIN)/gpu to the machine and start run.sh there"
 

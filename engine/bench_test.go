@@ -45,16 +45,15 @@ func BenchmarkNotifyScraped(b *testing.B) {
 	benchmarkNotify(b, here, there)
 }
 
-func benchmarkNotify(b *testing.B, here, there prometheus.Registerer) {
-	network, fabric := control.NewNetwork(), sdktest.NewFabric(sdktest.FabricOptions{Name: rpcFallbackName})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+// benchmarked opens two engines over an in-memory transport.
+func benchmarked(b *testing.B, here, there prometheus.Registerer) (from, to *Engine) {
+	network, fabric := control.NewNetwork(), sdktest.NewFabric(sdktest.FabricOptions{Name: rpcFallbackName, Moves: true})
 	open := func(address string, registry prometheus.Registerer) *Engine {
 		opts := []Option{withCarrier(network.Carrier(address))}
 		if registry != nil {
 			opts = append(opts, WithMetrics(registry))
 		}
-		e, err := Open(ctx, Config{Transports: []TransportConfig{
+		e, err := Open(context.Background(), Config{Transports: []TransportConfig{
 			{Name: rpcFallbackName, InProcess: func() sdk.Transport { return fabric.New(address) }},
 		}}, opts...)
 		if err != nil {
@@ -67,7 +66,13 @@ func benchmarkNotify(b *testing.B, here, there prometheus.Registerer) {
 		})
 		return e
 	}
-	from, to := open("a:1", here), open("b:1", there)
+	return open("a:1", here), open("b:1", there)
+}
+
+func benchmarkNotify(b *testing.B, here, there prometheus.Registerer) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	from, to := benchmarked(b, here, there)
 	go func() {
 		for {
 			if _, err := to.Receive(ctx); err != nil {

@@ -33,8 +33,9 @@ type Config struct {
 	Security     SecurityConfig
 	Admin        AdminConfig
 	// Transports is the order of preference. Nil means rdma, if its plugin is
-	// installed and this machine has a device, then tcp, then rpcfallback; an
-	// empty list means none but the RPC fallback.
+	// installed and this machine has a device, then tcp, then rpcfallback, and
+	// mnnvl from when a GPU's memory is used first; an empty list means none
+	// but the RPC fallback.
 	Transports []TransportConfig
 }
 
@@ -248,6 +249,8 @@ type TransportConfig struct {
 	// optional: nobody has listed it. It is tried, and costs nothing where
 	// there is nothing for it.
 	optional bool
+	// onDemand: likewise, and not before a GPU's memory is used.
+	onDemand bool
 }
 
 const (
@@ -280,7 +283,9 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.Transports == nil {
-		c.Transports = []TransportConfig{{Name: "rdma", optional: true}, {Name: "tcp"}}
+		c.Transports = []TransportConfig{
+			{Name: "rdma", optional: true}, {Name: "tcp"}, {Name: "mnnvl", optional: true, onDemand: true},
+		}
 	}
 	listed := slices.ContainsFunc(c.Transports, func(t TransportConfig) bool { return t.Name == rpcFallbackName })
 	if *c.Notification.RPCFallback && !listed {

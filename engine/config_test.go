@@ -40,6 +40,7 @@ func TestZeroConfigIsTheDefault(t *testing.T) {
 	want := []TransportConfig{
 		{Name: "rdma", Plugin: "hawser-rdma", Config: json.RawMessage("{}"), Keys: new(false), optional: true},
 		{Name: "tcp", Plugin: "hawser-tcp", Config: json.RawMessage("{}"), Keys: new(true)},
+		{Name: "mnnvl", Plugin: "hawser-mnnvl", Config: json.RawMessage("{}"), Keys: new(false), optional: true, onDemand: true},
 		{Name: "rpcfallback", Plugin: "hawser-rpcfallback", Config: json.RawMessage("{}"), Keys: new(true)},
 	}
 	if !reflect.DeepEqual(c.Transports, want) {
@@ -261,7 +262,7 @@ func TestEnvironment(t *testing.T) {
 	l, err := ReadConfig(file, []string{
 		"HAWSER_NOTIFICATION_PROTO=0", "HAWSER_PEER_HEALTH_ENABLE=false", "HAWSER_NODE_NAME=a=b",
 		"HAWSER_REGISTRY_TYPE=static", "HAWSER_REGISTRY_STATIC=a=127.0.0.1:1, b=127.0.0.1:2",
-		"HAWSER_CONFIG=x", "HAWSER_PLUGIN_PATH=y", "HAWSER_TEST_X=1", "PATH=z", "",
+		"HAWSER_CONFIG=x", "HAWSER_PLUGIN_PATH=y", "HAWSER_CUDA_SIM=z", "HAWSER_TEST_X=1", "PATH=z", "",
 		"HAWSER_SERVICE_HOST=1", "HAWSER_STORE_PORT_80_TCP_ADDR=1", "HAWSER_PORT=tcp://1", "HAWSER_X_SERVICE_PORT_HTTP=1",
 	})
 	if err != nil {

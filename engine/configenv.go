@@ -16,7 +16,7 @@ const envPrefix = "HAWSER_"
 
 // otherVariables are documented and override no key. Names that begin with
 // HAWSER_TEST_ belong to tests.
-var otherVariables = []string{"HAWSER_CONFIG", "HAWSER_PLUGIN_PATH"}
+var otherVariables = []string{"HAWSER_CONFIG", "HAWSER_PLUGIN_PATH", "HAWSER_CUDA_SIM"}
 
 // serviceVariable matches what Kubernetes sets in every container beside a
 // service whose name begins with hawser.

@@ -169,7 +169,7 @@ func (m *memory) pushOnce(x *reader) (done, news bool) {
 		m.mu.Unlock()
 		return true, false
 	}
-	req := control.InvalidateRequest{From: m.e.incarnation, Version: m.version}
+	req := control.InvalidateRequest{From: m.e.incarnation, To: x.incarnation, Version: m.version}
 	asked := map[Capability]*Region{}
 	for r := range x.holds {
 		if len(req.Withdrawn) < descriptor.MaxBuffers {
@@ -205,7 +205,9 @@ func (e *Engine) invalidate(i Incarnation, address, identity string, req control
 	e.directory.mu.Unlock()
 	if a != nil {
 		reply, err := a.client.Invalidate(e.ctx, req)
-		a.lost(err)
+		if !a.lost(err) && errors.Is(err, sdk.PeerRestarted) {
+			a.die(sdk.Errorf(sdk.PeerRestarted, "the peer at %s is a new incarnation", a.address))
+		}
 		return reply, err
 	}
 	client := e.control.Dial(address)
@@ -214,7 +216,7 @@ func (e *Engine) invalidate(i Incarnation, address, identity string, req control
 	ctx, cancel := context.WithTimeout(e.ctx, e.cfg.RPC.ProbeTimeout())
 	defer cancel()
 	reply, err := client.Invalidate(ctx, req)
-	if control.Gone(err) || errors.Is(err, control.ErrAnother) {
+	if control.Gone(err) || errors.Is(err, control.ErrAnother) || errors.Is(err, sdk.PeerRestarted) {
 		e.memory.forget(i)
 	}
 	return reply, err

@@ -47,11 +47,28 @@ const (
 	// the transport lists it again, or either end has a new instance. What is
 	// pending goes on.
 	PathResumed
+	// RegionHeld: Close of Region has waited for ten seconds, or was given up;
+	// Err names who holds it. It is told once for a region.
+	RegionHeld
+	// RegionReleased ends RegionHeld: nothing can touch the memory any more.
+	RegionReleased
+	// RegionRefused: Transport did not register Region, although it moves such
+	// memory: peers reach it over others, if at all. Err says why. It is told
+	// once for each instance of Transport.
+	RegionRefused
+	// TransfersUnresolved: an op with Peer, which Err is of, has ended with an
+	// outcome that is not known, and its memory stays in use. It is told once
+	// until TransfersResolved.
+	TransfersUnresolved
+	// TransfersResolved ends TransfersUnresolved: nothing touches memory any
+	// more for any op that has ended.
+	TransfersResolved
 )
 
 var eventNames = [...]string{
 	"", "peer up", "peer silent", "peer resumed", "peer restarted", "peer gone",
 	"transport up", "transport down", "transport quarantined", "path paused", "path resumed",
+	"region held", "region released", "region refused", "transfers unresolved", "transfers resolved",
 }
 
 // String returns the kind's name.
@@ -62,19 +79,21 @@ func (k EventKind) String() string {
 	return "unknown"
 }
 
-// Event is something that happened to a peer, a transport or a path. What is of
-// no use to its kind is zero.
+// Event is something that happened to a peer, a transport, a path or memory. What
+// is of no use to its kind is zero.
 type Event struct {
 	Kind EventKind
 	// Time is when the event was told.
 	Time time.Time
-	// Address is the peer's, for peers and paths, and Peer who is there, nil
+	// Address is the peer's, for peers, paths and transfers, and Peer who is there, nil
 	// if that is not known.
 	Address string
 	Peer    *Node
-	// Transport is the configured name for transports, and the transport's
-	// for paths.
+	// Transport is the configured name for transports and regions, and the
+	// transport's for paths.
 	Transport, Path string
+	// Region is the beginning of a region's capability, for people.
+	Region string
 	// Until is when a pause ends, or a first cooldown.
 	Until time.Time
 	// Err says why, if there is a reason.
@@ -100,8 +119,8 @@ func (s *Subscription) Close() { s.end() }
 // eventBuffer is how many events wait for their reader.
 const eventBuffer = 256
 
-// Events subscribes to what happens to peers, transports and paths, until ctx
-// ends, the subscription or the engine is closed. Up to 256 events wait for
+// Events subscribes to what happens to peers, transports, paths and memory, until
+// ctx ends, the subscription or the engine is closed. Up to 256 events wait for
 // their reader; of more the oldest are lost, and counted.
 func (e *Engine) Events(ctx context.Context) *Subscription {
 	s := &Subscription{events: make(chan Event, eventBuffer)}

@@ -168,7 +168,7 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 		}
 	}
 	if !known {
-		return 0, sdk.Errorf(sdk.InvalidArgument, "retire mappings: no peer %q has or gave any", peer)
+		return 0, sdk.Errorf(sdk.InvalidArgument, "retire mappings: no peer %q has or gave any: name it by its address, or by eight digits of its incarnation or more, as the list of mappings shows them", peer)
 	}
 	e.log.Warn("mappings retired by request", "peer", peer, "mappings", n)
 	return n, nil
@@ -178,6 +178,10 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 func (s *source) shed() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.shedLocked()
+}
+
+func (s *source) shedLocked() (n int) {
 	for k := range s.told {
 		if s.leases.Held(k.buffer) == 0 {
 			n++

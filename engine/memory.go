@@ -32,8 +32,9 @@ type memory struct {
 	regions []*Region // not released yet, oldest first
 	// movers are the instances that regions are registered with.
 	movers     []*pluginhost.Instance
-	version    uint64 // of the descriptor
-	body       []byte // the descriptor, nil if it has changed since
+	refusers   []*pluginhost.Instance // of them, those of which it was told that they refused a region
+	version    uint64                 // of the descriptor
+	body       []byte                 // the descriptor, nil if it has changed since
 	tombstones []sdk.Capability
 	readers    map[Incarnation]*reader
 	sources    map[Incarnation]*source
@@ -185,6 +186,9 @@ func (m *memory) register(r *Region, inst *pluginhost.Instance) error {
 	g.attrs, g.err = attrs, err
 	close(g.done)
 	m.e.stats.registers[boolean(err == nil)].Add(1)
+	if err != nil {
+		m.refusedLocked(r, inst, err)
+	}
 	r.knowLocked()
 	if r.published != 0 {
 		m.changedLocked()
@@ -262,6 +266,7 @@ func (m *memory) wentDown(inst *pluginhost.Instance) {
 		return
 	}
 	m.movers = slices.Delete(m.movers, i, i+1)
+	m.refusers = slices.DeleteFunc(m.refusers, func(x *pluginhost.Instance) bool { return x == inst })
 	for _, r := range m.regions {
 		if _, ok := r.at[inst]; ok {
 			delete(r.at, inst)
@@ -324,7 +329,7 @@ func (m *memory) retire(inst *pluginhost.Instance) int {
 // silent for so long that nothing is kept of it.
 func (m *memory) ended(a *association, cause error) {
 	n := a.node.Load()
-	if n == nil || a.selfLane != nil {
+	if n == nil {
 		return
 	}
 	m.gates.shut(n.Incarnation)
@@ -336,6 +341,7 @@ func (m *memory) ended(a *association, cause error) {
 	}
 	if s := m.source(n.Incarnation); s != nil {
 		s.die(cause)
+		m.e.watch.forgetPeer(n.Incarnation) // what its endpoints have done since the association did
 	}
 }
 

@@ -118,7 +118,8 @@ func (e *Engine) registerFile(f *os.File, offset int64, length int, opts RegionO
 
 // RegisterHandle registers a GPU's memory that was exported. The allocation
 // must live until [Region.Close] has returned nil. It waits as
-// [Engine.AllocateHost] does.
+// [Engine.AllocateHost] does; the first one also starts the transport mnnvl, if
+// no transports were configured.
 func (e *Engine) RegisterHandle(x ExportedMemory, opts RegionOptions) (*Region, error) {
 	if _, err := e.ready(nil, "register memory"); err != nil { //nolint:staticcheck // nil is permitted
 		return nil, err
@@ -140,9 +141,10 @@ func (e *Engine) RegisterHandle(x ExportedMemory, opts RegionOptions) (*Region, 
 		}
 		r.file, r.region.File = file, file
 	}
+	absent := e.transports.demand(e.ctx)
 	if err := e.memory.add(r); err != nil {
 		r.closeFile()
-		return nil, err
+		return nil, errors.Join(err, absent)
 	}
 	return r, nil
 }

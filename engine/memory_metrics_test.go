@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +107,41 @@ func memoryCases() []metricCase {
 			w.t.Fatal(err)
 		}
 		_ = w.done(x)
-	}, "hawser_transfer_ops_total{end=outcome_unknown}", "hawser_transfer_ops_unresolved", "hawser_fences_total{event=not_confirmed}")
+	}, "hawser_transfer_ops_total{end=outcome_unknown}", "hawser_transfer_ops_unresolved", "hawser_fences_total{event=not_confirmed}",
+		"hawser_events_total{event=transfers_unresolved}")
+	add("memory: an unknown outcome that is known in the end", "", nil, func(w *world, a, _ *Engine, mine, theirs *Region, g *Segment) {
+		w.fast.HoldWrites("b:1", true)
+		w.network.Silence("a:1", "b:1", true)
+		x, err := a.Submit(short(time.Second), []Op{{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100}}, SubmitOptions{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		_ = w.done(x)
+		w.network.Silence("a:1", "b:1", false)
+		time.Sleep(time.Minute)
+	}, "hawser_events_total{event=transfers_resolved}")
+	add("memory: a region is held, and released", "b:1", nil, func(w *world, a, b *Engine, mine, theirs *Region, g *Segment) {
+		x := held(w, a, mine, theirs, g)
+		if err := theirs.Close(short(time.Second)); err == nil {
+			w.t.Error("closed")
+		}
+		w.fast.HoldWrites("b:1", false)
+		_ = w.done(x)
+		if err := theirs.Close(context.Background()); err != nil {
+			w.t.Error(err)
+		}
+	}, "hawser_events_total{event=region_held}", "hawser_events_total{event=region_released}")
+	add("memory: a transport refuses a region", "a:1", func(w *world) {
+		var busy atomic.Value
+		busy.Store(Busy)
+		w.configs["a:1"] = Config{Transports: []TransportConfig{
+			{Name: "fast", InProcess: func() sdk.Transport { return w.fast.New("a:1") }},
+			{Name: "strict", InProcess: func() sdk.Transport {
+				n := sdktest.NewFabric(sdktest.FabricOptions{Name: "strict", Moves: true}).New("a:1")
+				return refuser{n, n.(sdk.Mover), &busy}
+			}},
+		}}
+	}, nothing, "hawser_events_total{event=region_refused}")
 	var first func() *undying
 	add("memory: a plugin that does not go", "b:1", func(w *world) { first = w.undying("b:1") },
 		func(w *world, a, b *Engine, mine, theirs *Region, g *Segment) {

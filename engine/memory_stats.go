@@ -138,11 +138,8 @@ func (m *memory) sizes() (z memorySizes) {
 }
 
 // unresolved is how many ops were reported and are not over.
-func (m *mover) unresolved() (n int) {
+func (m *mover) unresolved() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for o := range m.live {
-		n += boolean(o.ended)
-	}
-	return n
+	return m.reported
 }

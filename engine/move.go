@@ -50,12 +50,14 @@ type mover struct {
 	lanes  map[laneKey]*lane
 	all    []*lane // as they came to be known
 	order  []*lane // those that can be used, best first
+	cut    []route // transports that both sides run, and have no path now
 	lastID uint64  // of a lane
 	// forgotten is the highest generation of a lane that was forgotten.
 	forgotten uint64
 	serial    uint64 // of an op
 	queue     []*op  // with something unsent, in turn
 	live      map[*op]struct{}
+	reported  int // of live, those that have ended as OutcomeUnknown
 	pumping   bool
 	again     bool // there may be more to do than the pump has seen
 	ways      []spread.Way
@@ -98,11 +100,12 @@ func (m *mover) routed(routes []route) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	m.order = m.order[:0]
+	m.order, m.cut = m.order[:0], m.cut[:0]
 	for _, r := range routes {
 		if r.local.inst.Mover == nil {
 			continue
 		}
+		known := len(m.order)
 		limits := r.local.inst.Description.Move.WithDefaults()
 		for i, path := range r.paths {
 			if slices.Contains(r.remote.Down, path) {
@@ -125,6 +128,9 @@ func (m *mover) routed(routes []route) {
 				l.rank, l.index = r.local.rank, i
 				m.order = append(m.order, l)
 			}
+		}
+		if len(m.order) == known {
+			m.cut = append(m.cut, r)
 		}
 	}
 	slices.SortStableFunc(m.order, func(a, b *lane) int {
@@ -223,6 +229,10 @@ func (m *mover) stir() {
 // pumpLocked posts what there is room for. The lock is released while a
 // transport takes frames; what comes meanwhile is posted by this goroutine, too.
 func (m *mover) pumpLocked() {
+	if m.self() {
+		m.copyQueuedLocked()
+		return
+	}
 	m.again = true
 	if m.pumping {
 		return
@@ -391,8 +401,8 @@ func (m *mover) waysLocked(o *op, span spread.Span, now time.Time, heed bool) (a
 
 const (
 	// strandedFor is how long an op waits for a transport that reaches both
-	// kinds of memory, and registeringFor for one that has both regions: it may
-	// just have been restarted.
+	// kinds of memory, and registeringFor for one that has both regions, or had
+	// until now: it may just have been restarted, and a GPU's takes seconds.
 	strandedFor    = 2 * time.Second
 	registeringFor = 10 * time.Second
 	// laneRetry is the longest wait before a lane is connected again.
@@ -409,16 +419,20 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 	if o.ableAt.Equal(now) {
 		return
 	}
+	if m.demandsLocked(o) {
+		o.ableAt = now
+		return
+	}
 	if !o.refreshed {
 		o.refreshed = true
 		o.ableAt = now
 		m.s.e.tasks.Go(func() { _, _ = m.s.refresh(m.s.e.ctx) }) // stirs
 		return
 	}
-	if now.Sub(o.ableAt) < strandedFor {
+	if now.Sub(o.ableAt) < strandedFor || m.cutOffLocked(o) {
 		return
 	}
-	for _, l := range m.order {
+	for _, l := range m.all { // those, too, whose transport may be starting again
 		if l.reaches(o) && now.Sub(o.ableAt) < registeringFor {
 			return
 		}
@@ -431,8 +445,10 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 }
 
 // reaches reports whether the lane's transport moves between such memories.
-func (l *lane) reaches(o *op) bool {
-	return slices.Contains(l.limits.Local, o.local.region.Kind) && slices.Contains(l.limits.Remote, o.buffer.Kind)
+func (l *lane) reaches(o *op) bool { return reaches(l.limits, o) }
+
+func reaches(limits sdk.MoveLimits, o *op) bool {
+	return slices.Contains(limits.Local, o.local.region.Kind) && slices.Contains(limits.Remote, o.buffer.Kind)
 }
 
 func (m *mover) connectedLocked() bool {

@@ -91,7 +91,7 @@ func (ch *channel) post(c *chunk, now time.Time) {
 		x.Kind, x.Local, x.LocalOffset, x.Event = o.kind, o.local.capability, o.localOffset+c.span.Offset, o.event
 	}
 	x.Remote, x.RemoteBase, x.RemoteOffset, x.Length = o.key.c, o.buffer.Base, o.offset+from.span.Offset, from.span.Length
-	ch.frames = append(ch.frames, sdk.Frame{ID: ch.last, Data: x.Append(nil)})
+	ch.frames = append(ch.frames, sdk.Frame{ID: ch.last, Data: x.Append(make([]byte, 0, sdk.MaxOpFrame))})
 	ch.m.s.e.stats.chunks[chunkPosted].Add(1)
 }
 
@@ -185,6 +185,10 @@ func (ch *channel) Ended(err error) {
 	m := ch.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !ch.ended && !ch.closing && m.dead == nil && m.s.e.ctx.Err() == nil {
+		// The peer may have died with it, and nothing else may tell.
+		m.s.e.tasks.Go(func() { _, _ = m.s.refresh(m.s.e.ctx) })
+	}
 	m.endedLocked(ch, err, own)
 	m.pumpLocked()
 }

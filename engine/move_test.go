@@ -205,13 +205,10 @@ func TestAnOlderProvider(t *testing.T) {
 	})
 }
 
-func TestTheOwnSegmentIsNone(t *testing.T) {
+func TestNoSegmentOfNobody(t *testing.T) {
 	moving(t, func(w *world) {
 		a := w.open("a:1")
 		defer w.shut(a)
-		if _, err := a.OpenSegment(context.Background(), "a:1"); !errors.Is(err, Unsupported) {
-			t.Errorf("%v", err)
-		}
 		if _, err := a.OpenSegment(context.Background(), "nobody:1"); !errors.Is(err, Unavailable) {
 			t.Errorf("%v", err)
 		}
@@ -221,18 +218,23 @@ func TestTheOwnSegmentIsNone(t *testing.T) {
 	})
 }
 
+// withoutFallback leaves both nodes the fast transport alone.
+func (w *world) withoutFallback() {
+	no := false
+	for _, at := range []string{"a:1", "b:1"} {
+		c := w.configs[at]
+		c.Notification.RPCFallback = &no
+		c.Transports = []TransportConfig{{Name: "fast", InProcess: func() sdk.Transport { return w.fast.New(at) }}}
+		w.configs[at] = c
+	}
+}
+
 // Transfers alone keep what they need: neither side forgets the other while a
 // segment is open.
 func TestASegmentOutlivesSilence(t *testing.T) {
 	moving(t, func(w *world) {
 		w.fast = sdktest.NewFabric(sdktest.FabricOptions{Name: "fast", Moves: true, NoFrames: true})
-		no := false
-		for _, at := range []string{"a:1", "b:1"} {
-			c := w.configs[at]
-			c.Notification.RPCFallback = &no
-			c.Transports = []TransportConfig{{Name: "fast", InProcess: func() sdk.Transport { return w.fast.New(at) }}}
-			w.configs[at] = c
-		}
+		w.withoutFallback()
 		a, b, mine, theirs, g, end := w.movers(100)
 		defer end()
 		if err := w.write(a, mine, theirs, g, 1); err != nil {
@@ -346,5 +348,44 @@ func TestLanesAreBounded(t *testing.T) {
 		if err := w.write(a, mine, theirs, g, 100); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A transport that reached both memories, and takes its time to start again, is
+// waited for, and not forever.
+func TestATransportThatStartsAgainIsWaitedFor(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		s := a.memory.source(b.incarnation)
+		s.a.mu.Lock()
+		routes := slices.Clone(s.a.found)
+		s.a.mu.Unlock()
+		route := func(routes []route) {
+			s.mover.routed(routes)
+			s.mover.stir()
+		}
+		route(nil)
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+		time.Sleep(2 * strandedFor)
+		if isClosed(x.Done()) {
+			t.Errorf("not waited for: %v", x.Results())
+		}
+		route(routes)
+		if err := w.done(x); err != nil {
+			t.Error(err)
+		}
+		route(nil)
+		began := time.Now()
+		if err := w.write(a, mine, theirs, g, 100); !errors.Is(err, Unavailable) || !errors.Is(err, NotSent) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < registeringFor || took > 2*registeringFor {
+			t.Errorf("waited for %v", took)
+		}
+		route(routes)
 	})
 }

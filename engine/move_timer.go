@@ -1,10 +1,6 @@
 package engine
 
-import (
-	"time"
-
-	"github.com/hawser-transport/hawser/sdk"
-)
+import "time"
 
 // What a mover does when something is due.
 
@@ -36,7 +32,7 @@ func (m *mover) tick() {
 			m.seeLocked(o.giveUp)
 		}
 		if o.err == nil && !now.Before(o.t.deadline) {
-			m.failLocked(o, sdk.Errorf(sdk.DeadlineExceeded, "not done within its deadline"))
+			m.overLocked(o)
 		}
 		if o.err != nil && !o.ended && !now.Before(o.giveUp) {
 			m.endLocked(o) // what it has stays leased

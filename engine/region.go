@@ -49,6 +49,7 @@ type Region struct {
 	published uint64                 // since which version it is in the descriptor
 	withdrawn bool                   // it is not in the descriptor any more
 	released  bool                   // nothing of ours can touch it any more
+	held      bool                   // that its Close waits was told
 }
 
 // Bytes is the region's memory, nil for a GPU's. It must not be touched once

@@ -33,7 +33,9 @@ func (r *Region) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return busy(r, []string{"another call of Close"})
 	}
+	defer r.m.watchHeld(r)()
 	if err := r.m.release(ctx, r); err != nil {
+		r.m.tellHeld(r, err)
 		return err
 	}
 	r.m.mu.Lock()
@@ -45,6 +47,9 @@ func (r *Region) Close(ctx context.Context) error {
 	r.closeFile()
 	r.m.removeLocked(r)
 	r.m.e.stats.RegionsClosed.Add(1)
+	if r.held {
+		r.m.e.hub.tell(Event{Kind: RegionReleased, Region: r.capability.Short()})
+	}
 	return r.unmap()
 }
 
@@ -109,6 +114,10 @@ func (m *memory) holdersLocked(r *Region, now time.Time) (names []string) {
 		}
 		if !r.exported() && x.silentFor(m.e, now) >= m.e.silence() && m.gates.shut(x.incarnation) == 0 {
 			delete(x.holds, r)
+			continue
+		}
+		if x.incarnation == m.e.incarnation {
+			names = append(names, "this engine's transfers to itself")
 			continue
 		}
 		name := "consumer " + x.name + " (" + x.incarnation.Short() + ")"

@@ -40,9 +40,13 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	var configs []TransportConfig
+	var configs, later []TransportConfig
 	var specs []pluginhost.Spec
 	for _, c := range cfg.Transports {
+		if c.onDemand && !e.transports.lists(c.Name) {
+			later = append(later, c)
+			continue
+		}
 		spec, err := finder.spec(c)
 		switch {
 		case err == nil:
@@ -51,7 +55,7 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 			return err // nothing was changed
 		}
 	}
-	return e.transports.reload(ctx, configs, specs)
+	return e.transports.reload(ctx, configs, specs, later)
 }
 
 // fixedDifferences names the sections that differ, other than transports.
@@ -67,7 +71,7 @@ func fixedDifferences(was, is Config) []string {
 	return keys
 }
 
-func (ts *transports) reload(ctx context.Context, configs []TransportConfig, specs []pluginhost.Spec) error {
+func (ts *transports) reload(ctx context.Context, configs []TransportConfig, specs []pluginhost.Spec, later []TransportConfig) error {
 	select {
 	case ts.changes <- struct{}{}:
 		defer func() { <-ts.changes }()
@@ -109,6 +113,7 @@ func (ts *transports) reload(ctx context.Context, configs []TransportConfig, spe
 		}
 		ts.absent = nil
 	})
+	ts.postpone(later)
 	var errs []error
 	for _, t := range added {
 		t.sup.Start()

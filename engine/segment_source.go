@@ -85,14 +85,33 @@ func newSource(e *Engine, a *association) *source {
 
 func (s *source) alive() bool { return s.life.Err() == nil }
 
-// close is one user less.
+// close is one user less. With the last one goes what transports know of the
+// peer's regions, and of those that ops still use once these have ended.
 func (s *source) close() {
 	s.mu.Lock()
-	s.opens--
-	last := s.opens == 0
-	s.mu.Unlock()
-	if last {
-		s.shed()
+	defer s.mu.Unlock()
+	if s.opens--; s.opens > 0 {
+		return
+	}
+	s.shedLocked()
+	for key := range s.told {
+		s.e.tasks.Go(func() { s.shedUnused(key.buffer) })
+	}
+}
+
+// shedUnused waits until no op uses a region.
+func (s *source) shedUnused(k bufferKey) {
+	select {
+	case <-s.leases.Idle(k):
+	case <-s.life.Done(): // then all is taken back
+		return
+	case <-s.e.ctx.Done():
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.opens == 0 {
+		s.shedLocked()
 	}
 }
 
@@ -281,6 +300,9 @@ func (s *source) watch() {
 // Invalidate takes in that a provider's descriptor has changed, and tells which
 // of the regions that it has withdrawn are still in use.
 func (h *answers) Invalidate(ctx context.Context, req control.InvalidateRequest) (reply control.InvalidateReply, err error) {
+	if req.To != (Incarnation{}) && req.To != h.e.incarnation { // older peers do not say
+		return control.InvalidateReply{}, notHere("invalidate", req.To, h.e.incarnation)
+	}
 	for _, s := range h.e.memory.lives(req.From) { // without one nothing of it is here
 		if by := control.Caller(ctx); by != s.a.identity {
 			return control.InvalidateReply{}, h.e.impostor(notTheirs("invalidate", req.From, s.a.identity, by))

@@ -43,6 +43,34 @@ func TestTwoOpensAndOneClose(t *testing.T) {
 	})
 }
 
+// The last handle is closed while a transfer uses the peer's region: it goes
+// with the transfer.
+func TestCloseDuringATransfer(t *testing.T) {
+	moving(t, func(w *world) {
+		a, _, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		w.fast.HoldWrites("b:1", true)
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+		synctest.Wait()
+		_ = g.Close()
+		synctest.Wait()
+		if _, remote := w.fast.Regions("a:1"); remote != 1 {
+			t.Fatalf("%d regions are known while an op uses it", remote)
+		}
+		w.fast.HoldWrites("b:1", false)
+		if err := w.done(x); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if _, remote := w.fast.Regions("a:1"); remote != 0 || a.Stats().Mappings != 0 {
+			t.Errorf("%d regions are known with no handle and no op left", remote)
+		}
+	})
+}
+
 func TestManyOpensAskOnce(t *testing.T) {
 	moving(t, func(w *world) {
 		a, b := w.open("a:1"), w.open("b:1")
@@ -310,6 +338,29 @@ func TestAKilledProviderIsBackAtOnce(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		w.shut(next)
+	})
+}
+
+// A provider is killed while nobody transfers, and no notification ever went:
+// the end of its endpoint is enough for its mappings to go.
+func TestAKilledProvidersMappingsGo(t *testing.T) {
+	moving(t, func(w *world) {
+		w.fast = sdktest.NewFabric(sdktest.FabricOptions{Name: "fast", Moves: true, NoFrames: true})
+		w.withoutFallback()
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Mappings()) == 0 {
+			t.Fatal("no mapping: there is nothing to go")
+		}
+		time.Sleep(describeEvery / 2)
+		w.vanish(b)
+		time.Sleep(2 * time.Second)
+		if list := a.Mappings(); len(list) > 0 {
+			t.Errorf("%+v", list)
+		}
 	})
 }
 

@@ -79,8 +79,11 @@ func (o *op) followLocked(s *source) {
 // tried notes a way on which a chunk failed; the first ones and the last are
 // kept.
 func (o *op) tried(l *lane, reason string) {
+	o.note(Attempt{Transport: l.transport, Path: l.path, Reason: reason})
+}
+
+func (o *op) note(a Attempt) {
 	o.tries++
-	a := Attempt{Transport: l.transport, Path: l.path, Reason: reason}
 	if n := len(o.attempts); n > 0 && o.attempts[n-1] == a {
 		return
 	}
@@ -179,6 +182,13 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 		return
 	}
 	o.tried(ch.l, "not posted: "+errorText(why))
+	if code == sdk.Closed {
+		// The endpoint has ended, as all of a dead plugin's have at once. Each
+		// ends once; it says nothing of the piece.
+		m.closeLocked(ch)
+		m.backLocked(c, 0, nil)
+		return
+	}
 	m.backLocked(c, ch.l.id, nil)
 	if code != sdk.Unsupported {
 		m.laneFailedLocked(ch.l, time.Now(), errorText(why))
@@ -338,6 +348,9 @@ func (m *mover) endLocked(o *op) {
 		err = &OpError{Index: o.index, Peer: o.target.segment.name, Code: code, Cause: o.err, Attempts: o.attempts, Tried: o.tries}
 	}
 	o.t.opEnded(o, err)
+	if _, ok := m.live[o]; ok {
+		m.unresolvedLocked(1, err)
+	}
 	o.restLocked()
 	m.flushLocked(o.target)
 }
@@ -350,6 +363,9 @@ func (m *mover) doneWithLocked(o *op) {
 		return
 	}
 	delete(m.live, o)
+	if o.ended {
+		m.unresolvedLocked(-1, nil)
+	}
 	m.s.e.memory.leases.Release(o.local)
 	m.endLocked(o)
 	m.s.leases.Release(o.key)

@@ -29,6 +29,11 @@ type transports struct {
 	set     []*transport // in configured order
 	absent  []absent     // transports whose binary was not found
 	version uint64       // of what is published
+
+	// later are transports that are started when a GPU's memory is used first,
+	// nil if there is none; demanding says that they are.
+	later     atomic.Pointer[[]TransportConfig]
+	demanding atomic.Bool
 }
 
 // absent is a configured transport whose binary was not found, and why.
@@ -71,7 +76,12 @@ func (ts *transports) prepare(e *Engine) error {
 	if err != nil {
 		return err
 	}
+	var later []TransportConfig
 	for i, c := range e.cfg.Transports {
+		if c.onDemand {
+			later = append(later, c)
+			continue
+		}
 		spec, err := finder.spec(c)
 		if c.leavesOut(err) {
 			e.log.Info("transport not installed: it is tried by default only", "transport", c.Name)
@@ -84,6 +94,7 @@ func (ts *transports) prepare(e *Engine) error {
 		}
 		ts.set = append(ts.set, ts.newTransport(c, spec, i))
 	}
+	ts.postpone(later)
 	return nil
 }
 
@@ -119,15 +130,7 @@ func (ts *transports) start(ctx context.Context) error {
 		errs = append(errs, a.err)
 	}
 	for _, t := range ts.set {
-		if err := t.sup.Ready(ctx); err != nil {
-			errs = append(errs, err)
-			// An interrupted Open is no transport's fault, and what is given
-			// up has its own line.
-			state := t.sup.Status().State
-			if ctx.Err() == nil && state != pluginhost.Quarantined && state != pluginhost.Unsupported {
-				ts.e.log.Error("transport not started", "transport", t.cfg.Name, "error", err)
-			}
-		}
+		errs = append(errs, t.ready(ctx))
 	}
 	if len(ts.up()) == 0 {
 		return sdk.Errorf(sdk.Unavailable, "no transport could be started: %w", errors.Join(errs...))

@@ -115,7 +115,7 @@ func TestDoctorRDMA(t *testing.T) {
 // a machine that has some is told what it has.
 func TestDoctorByDefault(t *testing.T) {
 	d := doctor(t)
-	if len(d.Transports) != 3 || d.Transports[0].Transport != "rdma" || !d.Transports[0].ByDefault || d.Transports[1].ByDefault || !d.Transports[1].Carries {
+	if len(d.Transports) != 4 || d.Transports[0].Transport != "rdma" || !d.Transports[0].ByDefault || d.Transports[1].ByDefault || !d.Transports[1].Carries {
 		t.Fatalf("%+v", d)
 	}
 	if strings.Contains(d.text("rdma"), "|absent|") && !d.OK {

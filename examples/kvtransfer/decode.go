@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -13,24 +14,30 @@ import (
 const listening = "decode-0 is at "
 
 // runDecode serves one request.
-func runDecode(ctx context.Context, plugins string) error {
-	e, err := open(ctx, "decode-0", plugins)
+func runDecode(ctx context.Context, plugins, gpu string) error {
+	at, err := choose(gpu, 1)
+	if err != nil {
+		return err
+	}
+	defer at.close()
+	e, err := open(ctx, "decode-0", plugins, at)
 	if err != nil {
 		return err
 	}
 	defer shut(e)
 	fmt.Println(listening + e.Self().Address)
-	return serveOne(ctx, e)
+	fmt.Printf("decode-0 keeps its blocks in %v\n", at)
+	return serveOne(ctx, e, at)
 }
 
 // serveOne waits for a notification, does what it asks for, and answers.
-func serveOne(ctx context.Context, e *engine.Engine) error {
+func serveOne(ctx context.Context, e *engine.Engine, at *place) error {
 	got, err := e.Receive(ctx)
 	if err != nil {
 		return err
 	}
 	result := engine.Notification{Name: kvRead}
-	if result.Payload, err = serve(ctx, e, got); err != nil {
+	if result.Payload, err = serve(ctx, e, at, got); err != nil {
 		result = engine.Notification{Name: "kv-failed", Payload: []byte(err.Error())}
 	}
 	answer, failed := e.Notify(ctx, got.From.Address, result)
@@ -45,24 +52,25 @@ func serveOne(ctx context.Context, e *engine.Engine) error {
 
 // serve reads the blocks that a notification tells of, and returns the name of
 // their request.
-func serve(ctx context.Context, e *engine.Engine, got *engine.Received) ([]byte, error) {
+func serve(ctx context.Context, e *engine.Engine, at *place, got *engine.Received) ([]byte, error) {
 	m, size, err := parse(got)
 	if err != nil {
 		return nil, err
 	}
 	// Nobody else is to use this memory.
-	local, err := e.AllocateHost(size, engine.RegionOptions{Private: true})
+	local, err := at.allocate(e, size, engine.RegionOptions{Private: true})
 	if err != nil {
 		return nil, err
 	}
-	if err := read(ctx, e, got.From.Address, local, m); err != nil {
-		return nil, err
+	err = at.explain(read(ctx, e, got.From.Address, local.Region, m))
+	if err == nil {
+		err = check(local, m)
 	}
-	if err := check(local.Bytes(), m); err != nil {
+	if err := errors.Join(err, local.free(ctx)); err != nil {
 		return nil, err
 	}
 	fmt.Printf("decode-0 read %d blocks, %d MiB, of %s from %s\n", len(m.Checksums), size>>20, m.Request, got.From.Name)
-	return []byte(m.Request), local.Close(ctx)
+	return []byte(m.Request), nil
 }
 
 // maxCache is the most that this process reads of a request.
@@ -109,9 +117,12 @@ func read(ctx context.Context, e *engine.Engine, peer string, local *engine.Regi
 }
 
 // check compares blocks with what the manifest says of them.
-func check(cache []byte, m manifest) error {
+func check(cache *memory, m manifest) error {
+	block := make([]byte, m.BlockSize)
 	for i, want := range m.Checksums {
-		block := cache[uint64(i)*m.BlockSize:][:m.BlockSize]
+		if err := cache.get(block, uint64(i)*m.BlockSize); err != nil {
+			return err
+		}
 		if got := crc32.Checksum(block, castagnoli); got != want {
 			return fmt.Errorf("block %d of %s has checksum %08x, not %08x", i, m.Request, got, want)
 		}

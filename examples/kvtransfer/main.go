@@ -10,6 +10,10 @@
 // It is the prefill process, and starts the decode process itself. On two
 // machines it would not: there `-decode` runs alone, and `-peer` names its
 // address.
+//
+// Where there are GPUs the blocks go from the first one's memory to the second
+// one's, over NVLink; else from host memory to host memory. `-gpu on` wants a
+// GPU, and `-gpu off` none.
 package main
 
 import (
@@ -29,17 +33,18 @@ func main() {
 	plugins := flag.String("plugins", "bin", "directory of the plugin binaries")
 	decode := flag.Bool("decode", false, "be the decode process: print its address, and serve one request")
 	peer := flag.String("peer", "", "the decode process's address; without it one is started")
+	gpu := flag.String("gpu", "auto", "keep the blocks in a GPU's memory: on, off, or auto, where there is a GPU")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	var err error
 	switch {
 	case *decode:
-		err = runDecode(ctx, *plugins)
+		err = runDecode(ctx, *plugins, *gpu)
 	case *peer != "":
-		err = runPrefill(ctx, *plugins, *peer)
+		err = runPrefill(ctx, *plugins, *gpu, *peer)
 	default:
-		err = runBoth(ctx, *plugins)
+		err = runBoth(ctx, *plugins, *gpu)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kvtransfer:", err)
@@ -49,10 +54,11 @@ func main() {
 
 // open starts an engine over whatever transports have a plugin and a device
 // here.
-func open(ctx context.Context, name, plugins string) (*engine.Engine, error) {
+func open(ctx context.Context, name, plugins string, at *place) (*engine.Engine, error) {
 	return engine.Open(ctx, engine.Config{
-		Node:    engine.NodeConfig{Name: name},
-		Plugins: engine.PluginsConfig{Dir: plugins},
+		Node:       engine.NodeConfig{Name: name},
+		Plugins:    engine.PluginsConfig{Dir: plugins},
+		Transports: at.transports(),
 	})
 }
 
@@ -66,12 +72,12 @@ func shut(e *engine.Engine) {
 }
 
 // runBoth starts a decode process, and is the prefill process towards it.
-func runBoth(ctx context.Context, plugins string) error {
+func runBoth(ctx context.Context, plugins, gpu string) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	child := exec.CommandContext(ctx, exe, "-decode", "-plugins", plugins)
+	child := exec.CommandContext(ctx, exe, "-decode", "-plugins", plugins, "-gpu", gpu)
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()
 	if err != nil {
@@ -86,7 +92,7 @@ func runBoth(ctx context.Context, plugins string) error {
 	if !found {
 		err = fmt.Errorf("decode did not start: %q", lines.Text())
 	} else {
-		err = runPrefill(ctx, plugins, address)
+		err = runPrefill(ctx, plugins, gpu, address)
 	}
 	if err != nil {
 		_ = child.Process.Kill()

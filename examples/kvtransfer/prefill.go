@@ -37,29 +37,39 @@ const (
 
 // runPrefill computes a cache, hands it to a decode process, and takes its
 // memory back.
-func runPrefill(ctx context.Context, plugins, peer string) error {
-	e, err := open(ctx, "prefill-0", plugins)
+func runPrefill(ctx context.Context, plugins, gpu, peer string) error {
+	at, err := choose(gpu, 0)
+	if err != nil {
+		return err
+	}
+	defer at.close()
+	e, err := open(ctx, "prefill-0", plugins, at)
 	if err != nil {
 		return err
 	}
 	defer shut(e)
+	fmt.Printf("prefill-0 keeps its blocks in %v\n", at)
 
 	// A region is memory that the transports' processes share. Peers may only
 	// read this one.
-	cache, err := e.AllocateHost(blocks*blockSize, engine.RegionOptions{ReadOnly: true})
+	cache, err := at.allocate(e, blocks*blockSize, engine.RegionOptions{ReadOnly: true})
 	if err != nil {
 		return err
 	}
 	m := manifest{Request: "request 17", Address: cache.Address(), BlockSize: blockSize, Capability: cache.Capability()}
+	block := make([]byte, blockSize)
 	for i := range blocks {
-		m.Checksums = append(m.Checksums, compute(cache.Bytes()[i*blockSize:][:blockSize], i))
+		m.Checksums = append(m.Checksums, compute(block, i))
+		if err := cache.put(block, uint64(i)*blockSize); err != nil {
+			return err
+		}
 	}
 	if err := offer(ctx, e, peer, m); err != nil {
 		return err
 	}
 	// nil means that nothing can read the memory any more: it may be used for
 	// something else.
-	if err := cache.Close(ctx); err != nil {
+	if err := cache.free(ctx); err != nil {
 		return err
 	}
 	fmt.Printf("prefill-0 has its %d blocks back\n", blocks)

@@ -1,11 +1,12 @@
 // Package cuda is the small part of the CUDA driver that the mnnvl transport and
-// applications with GPU memory (package engine/cuda) need: shareable device memory (virtual memory management and legacy IPC),
-// streams, events, and copies.
+// applications with GPU memory (package engine/cuda) need: shareable device
+// memory (virtual memory management and legacy IPC), streams, events, and copies.
 //
 // It is an interface with two implementations. Package libcuda speaks to
 // libcuda.so.1, opened at run time. Package simcuda is a strict simulation with
 // the same semantics, across processes, for tests and for machines without a
-// GPU. Package cudatest is the table of tests that both pass.
+// GPU. Package cudatest is the table of tests that both pass, and package local
+// chooses one for this process.
 //
 // The interface keeps the driver's rules. cuMemCreate, cuMemRetainAllocationHandle
 // and cuMemImportFromShareableHandle each take a reference that one Release

@@ -17,6 +17,11 @@ type Driver interface {
 	// thread. It fails with a [*MissingError] if the device is another
 	// process's alone (compute mode exclusive).
 	Open(ordinal int) (Device, error)
+
+	// Where says on which device the memory at p is, without opening one. It
+	// fails with [InvalidValue], and says what is there instead, if it is not
+	// device memory: managed memory, which moves, is not.
+	Where(p Ptr) (ordinal int, err error)
 }
 
 // Info is what is known of a device without opening it.
@@ -140,7 +145,8 @@ type Context interface {
 	OpenIPC(s Shared) (Ptr, error)
 	CloseIPC(p Ptr) error
 
-	// Pointer says what device memory p belongs to.
+	// Pointer says what device memory p belongs to, and refuses what
+	// [Driver.Where] does.
 	Pointer(p Ptr) (PointerInfo, error)
 
 	// RegisterHost pins host memory so that copies from and to it run
@@ -162,6 +168,11 @@ type Context interface {
 	// Copy queues a copy of n bytes between device memory, mapped memory of
 	// another device included, and device memory or registered host memory.
 	Copy(dst, src Ptr, n uint64, s Stream) error
+	// Write copies ordinary host memory to device memory, and Read the other
+	// way, in the stream's order. They block the device's thread until the bytes
+	// are there.
+	Write(dst Ptr, from []byte, s Stream) error
+	Read(into []byte, src Ptr, s Stream) error
 	// Set queues filling n bytes of device memory.
 	Set(dst Ptr, value byte, n uint64, s Stream) error
 	// Wait lets what is queued from now on start after what e was last
@@ -178,7 +189,9 @@ type Context interface {
 	QueryEvent(e Event) (bool, error)
 	// SyncEvent blocks the device's thread until e has completed.
 	SyncEvent(e Event) error
-	// ExportEvent returns the handle of an interprocess event.
+	// ExportEvent returns the handle of an interprocess event of this process's,
+	// and fails with [InvalidHandle] for another event. The real driver crashes
+	// if the event is another device's, or none.
 	ExportEvent(e Event) (EventHandle, error)
 	// OpenEvent opens another process's event; DestroyEvent ends that.
 	OpenEvent(h EventHandle) (Event, error)

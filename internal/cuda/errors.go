@@ -70,6 +70,7 @@ const (
 	InvalidPTX           Result = 218
 	OperatingSystem      Result = 304
 	InvalidHandle        Result = 400
+	NotFound             Result = 500
 	NotReady             Result = 600
 	IllegalAddress       Result = 700
 	AlreadyRegistered    Result = 712
@@ -108,7 +109,7 @@ var results = map[Result]struct{ name, do string }{
 	OperatingSystem:      {"OPERATING_SYSTEM", "the limits of open files or locked memory may be too low (ulimit -n, -l)"},
 	InvalidHandle:        {"INVALID_HANDLE", ""},
 	401:                  {"ILLEGAL_STATE", ""},
-	500:                  {"NOT_FOUND", "the driver is too old"},
+	NotFound:             {"NOT_FOUND", ""},
 	NotReady:             {"NOT_READY", ""},
 	IllegalAddress:       {"ILLEGAL_ADDRESS", lost},
 	702:                  {"LAUNCH_TIMEOUT", lost},

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 )
 
@@ -18,10 +19,17 @@ type Exported struct {
 // imported. It may be called again after an error, and goes on where it failed.
 func (e *Exported) Close(c Context) error { return e.undo.run(c) }
 
+// File hands over the descriptor: it is the caller's to close from now on.
+func (e *Exported) File() *os.File {
+	e.undo = e.undo[:len(e.undo)-1]
+	return os.NewFile(uintptr(e.FD), "device memory")
+}
+
 // Export makes a handle for n bytes of device memory at p, as the first of the
 // kinds that the memory can be exported as, with what it retains released. The
-// error joins why each kind was refused; a range that is not within one
-// allocation is refused as every kind.
+// error is [InvalidValue] for what is not memory of a device, or not within one
+// allocation, and [NotSupported] for memory that was not made to be shared so;
+// otherwise it joins why each kind was refused.
 //
 // An Exported beside an error holds what could not be given back: Close it.
 func Export(c Context, p Ptr, n uint64, kinds ...Kind) (*Exported, error) {
@@ -29,31 +37,36 @@ func Export(c Context, p Ptr, n uint64, kinds ...Kind) (*Exported, error) {
 	if err != nil {
 		return nil, err
 	}
+	base, size := at.allocation()
+	if n == 0 || n > size || p < base || uint64(p-base) > size-n {
+		return nil, fmt.Errorf("%w: %d bytes at %#x are not within one allocation (%d bytes at %#x): register each by itself",
+			InvalidValue, n, uint64(p), size, uint64(base))
+	}
 	var refused []error
 	for _, k := range kinds {
-		e, err := export(c, at, p, n, k)
-		if err == nil || e != nil || !isRefused(err) {
+		if at.Kinds&k == 0 {
+			continue
+		}
+		e, err := export(c, p, k)
+		if err == nil {
+			e.Offset, e.Size = uint64(p-base), size
+			return e, nil
+		}
+		if e != nil || !isRefused(err) {
 			return e, err
 		}
 		refused = append(refused, err)
 	}
+	if len(refused) == 0 {
+		return nil, fmt.Errorf("%w: the memory at %#x is %s: make it with cuMemCreate and a type of handle that it can be exported as, or with cuMemAlloc (cudaMalloc)",
+			NotSupported, uint64(p), at.Kinds)
+	}
 	return nil, errors.Join(refused...)
 }
 
-func export(c Context, at PointerInfo, p Ptr, n uint64, kind Kind) (*Exported, error) {
-	if at.Kinds&kind == 0 {
-		return nil, unsuited("the memory at %#x cannot be shared as %s, only as %s", uint64(p), kind, at.Kinds)
-	}
-	base, size := at.MappingBase, at.MappingSize
-	if kind == IPC {
-		base, size = at.Base, at.Size
-	}
-	if n == 0 || n > size || p < base || uint64(p-base) > size-n {
-		return nil, unsuited("%d bytes at %#x are not within one allocation (%d bytes at %#x): register each by itself", n, uint64(p), size, uint64(base))
-	}
-	e := &Exported{Offset: uint64(p - base)}
+func export(c Context, p Ptr, kind Kind) (*Exported, error) {
+	e := &Exported{}
 	err := e.take(c, p, kind)
-	e.Size = size
 	if err == nil {
 		return e, nil
 	}
@@ -62,11 +75,6 @@ func export(c Context, at PointerInfo, p Ptr, n uint64, kind Kind) (*Exported, e
 		e = nil
 	}
 	return e, err
-}
-
-// unsuited says that memory is not what a kind needs; another kind may do.
-func unsuited(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{NotSupported}, args...)...)
 }
 
 func (e *Exported) take(c Context, p Ptr, kind Kind) (err error) {

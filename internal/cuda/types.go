@@ -79,3 +79,11 @@ type PointerInfo struct {
 	// Kinds that it can be exported as.
 	Kinds Kind
 }
+
+// allocation is what is exported of the memory: the whole of it.
+func (i *PointerInfo) allocation() (base Ptr, size uint64) {
+	if i.Kinds&IPC != 0 {
+		return i.Base, i.Size
+	}
+	return i.MappingBase, i.MappingSize
+}

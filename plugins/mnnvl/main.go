@@ -11,65 +11,24 @@ package main
 import (
 	"fmt"
 	"os"
-	"sync"
 
-	"github.com/hawser-transport/hawser/internal/cuda"
-	"github.com/hawser-transport/hawser/internal/cuda/libcuda"
-	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
+	"github.com/hawser-transport/hawser/internal/cuda/local"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/internal/nvml"
 	"github.com/hawser-transport/hawser/plugins/mnnvl/mnnvltransport"
 	"github.com/hawser-transport/hawser/sdk"
 )
-
-const simulation = "HAWSER_CUDA_SIM"
 
 // exitLost is the status of a process whose GPU's context is lost: nothing works
 // on it any more before a new process has made a new one.
 const exitLost = 4
 
 func main() {
-	var gpus nvml.Reader = nvml.Fake{}
-	if os.Getenv(simulation) == "" {
-		gpus = nvml.New()
+	var gpus nvml.Reader = nvml.New()
+	if file := os.Getenv(local.Simulation); file != "" {
+		fmt.Fprintf(os.Stderr, "warning: GPUs are simulated, as %s=%s asks for\n", local.Simulation, file)
+		gpus = nvml.Fake{}
 	}
-	t := mnnvltransport.New(&later{open: sync.OnceValues(open)}, gpus)
+	t := mnnvltransport.New(&local.Driver{}, gpus)
 	t.Lost = func(error) { os.Exit(exitLost) } // it was logged
 	sdk.Serve(t)
-}
-
-// open finds the driver.
-func open() (cuda.Driver, error) {
-	if file := os.Getenv(simulation); file != "" {
-		fmt.Fprintf(os.Stderr, "warning: GPUs are simulated, as %s=%s asks for\n", simulation, file)
-		o, err := simcuda.Load(file)
-		if err != nil {
-			return nil, err
-		}
-		return simcuda.New(o)
-	}
-	return libcuda.New(), nil
-}
-
-// later opens the driver when it is used first: a plugin that only describes
-// itself touches nothing.
-type later struct {
-	open func() (cuda.Driver, error)
-}
-
-// Devices implements [cuda.Driver].
-func (l *later) Devices() ([]cuda.Info, error) {
-	d, err := l.open()
-	if err != nil {
-		return nil, err
-	}
-	return d.Devices()
-}
-
-// Open implements [cuda.Driver].
-func (l *later) Open(ordinal int) (cuda.Device, error) {
-	d, err := l.open()
-	if err != nil {
-		return nil, err
-	}
-	return d.Open(ordinal)
 }

@@ -78,7 +78,7 @@ func TestEventsAreDocumented(t *testing.T) {
 			t.Fatalf("%s: row %d of the events is not %q: %q", name, i+1, kind, rows)
 		}
 	}
-	if last := engine.PathResumed; len(rows) != int(last) {
+	if last := engine.TransfersResolved; len(rows) != int(last) {
 		t.Errorf("%s has %d events, the engine %d", name, len(rows), last)
 	}
 }

@@ -1,31 +1,39 @@
 #!/bin/bash
 # Runs what `make gpu-test` has built, on a machine with two GPUs and without Go:
 #
-#	bin/gpu/run.sh [folder for the logs]
+#	bin/gpu/run.sh [folder for the logs [parts]]
 #
-# The logs are two files, all.log and doctor.json.
+# The logs are two files, all.log and doctor.json. Parts are names of runs below,
+# in one word; without any all are run.
 #
 # It needs what lies beside it and nothing else: the stripped test binaries and
-# the plugin. It takes less than eight minutes, and ends with a table: what ran,
+# the plugins, packed. It takes less than ten minutes, and ends with a table: what ran,
 # how long it took, what was skipped, and the speed. It fails if a test has failed.
 set -u
-here=$(cd "$(dirname "$0")" && pwd)
-logs=${1:-${OUT:-$here/logs}}
+packed=$(cd "$(dirname "$0")" && pwd)
+logs=${1:-${OUT:-$packed/logs}}
+chosen=${2:-}
 mkdir -p "$logs"
+here=$(mktemp -d)  # the binaries
 parts=$(mktemp -d) # a log for each part, until they are put together
-trap 'rm -rf "$parts"' EXIT
+trap 'rm -rf "$here" "$parts"' EXIT
+for file in "$packed"/*.gz; do
+	name=$(basename "$file" .gz)
+	gunzip -c "$file" >"$here/$name" && chmod +x "$here/$name" || exit 1
+done
 : >"$logs/all.log"
-export HAWSER_GPU_TEST=1 HAWSER_MNNVL_PLUGIN=$here/hawser-mnnvl
+export HAWSER_GPU_TEST=1 HAWSER_MNNVL_PLUGIN=$here/hawser-mnnvl HAWSER_SCENARIO_BIN=$here
 failed=0
 summary=()
 
 # all is how long the whole may take, in seconds.
-all=460
+all=560
 
 # part NAME SECONDS BINARY FLAGS...: one run, for so long at most.
 part() {
 	local name=$1 limit=$2 binary=$3
 	shift 3
+	[ -z "$chosen" ] || [[ " $chosen " == *" $name "* ]] || return 0
 	local began=$SECONDS state=ok left=$((all - SECONDS))
 	[ "$limit" -le "$left" ] || limit=$left
 	if [ "$limit" -lt 10 ]; then
@@ -62,9 +70,12 @@ part speed 90 mnnvl.test -test.run 'TestSpeed'
 part mapping 60 mnnvl.test -test.run 'NONE' -test.bench 'MappingHit' -test.benchtime 200000x
 part event 45 mnnvl.test -test.run 'TestEventRounds|TestWaitsForTheEvent'
 part hops 30 mnnvl.test -test.run 'TestToldOnTheThread|TestStaysAwake'
+part helper 45 cuda.test
+part kvtransfer 60 kvtransfer.test
 part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
 part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
 part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'
+part scenarios 200 scenarios.test -test.run '(TestMemory|TestScenario(29|4))/^mnnvl'
 part suite 120 mnnvl.test -test.run 'TestConformance$'
 part suite-ipc 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
 part suite-fd 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'
@@ -77,9 +88,12 @@ echo "== skipped"
 grep -hE 'SKIPPED' "$parts"/*.log | sed 's/^ *//' | sort | uniq -c
 echo
 echo "== speed"
-grep -hE '^SPEED' "$parts/speed.log"
-grep -hE 'the thread has slept' "$parts/hops.log" | sed 's/^ *//'
-grep -hE '^Benchmark' "$parts/mapping.log" "$parts/calls.log"
+grep -hE '^SPEED' "$parts"/*.log
+grep -hE 'the thread has slept' "$parts"/*.log | sed 's/^ *//'
+grep -hE '^Benchmark' "$parts"/*.log
+echo
+echo "== scenarios"
+grep -hE '_test\.go:[0-9]+:|--- PASS: [^/]*$' "$parts"/scenarios.log 2>/dev/null | sed 's/^ *//'
 echo
 echo "== all ($SECONDS s)"
 printf '%s\n' "${summary[@]}"

@@ -89,6 +89,9 @@ func fault(from, to string) string {
 	if under(to, "internal/cuda") && !under(from, "internal/cuda") && !under(from, "engine/cuda") && !under(from, "plugins/mnnvl") {
 		return "the CUDA driver is for plugins/mnnvl, and for those embedders that ask for engine/cuda"
 	}
+	if under(to, "engine/cuda") && (under(from, "engine") && !under(from, "engine/cuda") || under(from, "cmd")) {
+		return "engine/cuda is for those embedders that ask for it: others do not link the CUDA driver's loader"
+	}
 	if under(from, "plugins") {
 		rest := strings.TrimPrefix(from, module+"/plugins/")
 		plugin, _, _ := strings.Cut(rest, "/")
@@ -120,6 +123,7 @@ func TestDependencyRuleFindsFaults(t *testing.T) {
 		{"sdk", "engine"}, {"sdk/internal/link", "plugins/tcp"}, {"plugins/tcp", "engine"},
 		{"engine/internal/outbox", "plugins/tcp"}, {"plugins/tcp/x", "plugins/rpcfallback/y"}, {"cmd/hawser", "sdk"},
 		{"examples/embed", "sdk"}, {"engine", "internal/cuda"}, {"plugins/tcp", "internal/cuda/libcuda"}, {"internal/cuda", "sdk"},
+		{"engine", "engine/cuda"}, {"cmd/hawser", "engine/cuda"},
 	} {
 		if fault(module+"/"+c.from, module+"/"+c.to) == "" {
 			t.Errorf("%s importing %s passes", c.from, c.to)

@@ -43,7 +43,7 @@ type mutant struct {
 }
 
 // mutants are all of them.
-var mutants = slices.Concat(frames, outboxes, inboxes, healths, engines, silences, holds, plugins, securities, identities, rdmas, rdmaMoves, moves, mappings, gpus, transfers, streamMoves, scenarios)
+var mutants = slices.Concat(frames, outboxes, inboxes, healths, engines, silences, holds, plugins, securities, identities, rdmas, rdmaMoves, moves, mappings, gpus, helpers, transfers, streamMoves, scenarios)
 
 func main() {
 	flag.Usage = func() {

@@ -13,4 +13,10 @@ var scenarios = []mutant{
 		"\ts.desc, s.newest = d, max(s.newest, d.Version)\n",
 		"\tif s.newest = max(s.newest, d.Version); s.desc == nil {\n\t\ts.desc = d\n\t}\n",
 		"test/scenarios", "TestMemoryAWithdrawnRegionAtTheSameAddress", false},
+	{"scenario: a dead provider's memory is given back", "engine/segment_source.go",
+		"\t\t\ts.takeBack(inst, sdk.Capability{})\n",
+		"\t\t\t_ = inst\n", "test/scenarios", "TestMemoryOfAProviderThatIsGone", false},
+	{"scenario: an op waits for its event", "engine/move_channel.go",
+		", o.localOffset+c.span.Offset, o.event",
+		", o.localOffset+c.span.Offset, nil", "test/scenarios", "TestMemoryIsSentAfterItsEvent", false},
 }

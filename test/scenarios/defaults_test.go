@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/sdk"
 )
 
 // journal keeps a log.
@@ -48,7 +49,7 @@ func TestDefaultTransports(t *testing.T) {
 	for _, s := range sender.Transports() {
 		order = append(order, s.Name)
 	}
-	if strings.Join(order, " ") != "rdma tcp rpcfallback" {
+	if strings.Join(order, " ") != "rdma tcp rpcfallback" { // and not mnnvl
 		t.Fatalf("the transports are %v", order)
 	}
 	over := "rdma"
@@ -71,6 +72,15 @@ func TestDefaultTransports(t *testing.T) {
 	if ready.Code != 200 {
 		t.Errorf("/readyz: %d %s", ready.Code, ready.Body)
 	}
+	// What is for GPUs' memory waits for some.
+	_, err := sender.RegisterHandle(engine.ExportedMemory{
+		HandleKind: sdk.IPCHandle, Handle: make([]byte, sdk.HandleBytes), Address: 1 << 30, Length: 1, Allocation: 1,
+	}, engine.RegionOptions{})
+	gpu, there := sender.status("mnnvl")
+	if err == nil || !there && !onHardware() || there && gpu.State != "up" && (gpu.State != "unsupported" || gpu.PID != 0) {
+		t.Errorf("%v; %+v", err, gpu)
+	}
+	t.Log(err)
 	if err := sender.Reload(t.Context(), plain("sender")); err != nil {
 		t.Errorf("reload: %v", err)
 	}

@@ -38,6 +38,11 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(root)
 	code := m.Run()
+	if onHardware() {
+		if m, err := ownGPUs(); err == nil {
+			_ = m.close()
+		}
+	}
 	// Nodes leave the folder of their admin sockets; a socket in it would stay.
 	_ = os.Remove(filepath.Join(runs, "hawser"))
 	if err := leftovers(); err != nil {
@@ -46,13 +51,6 @@ func testMain(m *testing.M) int {
 	}
 	return code
 }
-
-// builtVariable names a folder of binaries that are there: on machines without
-// Go, where the tests are a binary, too, and devices are real.
-const builtVariable = "HAWSER_SCENARIO_BIN"
-
-// onHardware says that devices are not simulated.
-func onHardware() bool { return os.Getenv(builtVariable) != "" }
 
 // build makes the binaries as users have them, without the race detector.
 func build() (err error) {
@@ -76,15 +74,23 @@ func build() (err error) {
 	}
 	for name, dir := range map[string]string{
 		"tcp": "../../plugins/tcp", "rpcfallback": "../../plugins/rpcfallback", "faulty": "../faulty",
-		"rdma": "../../plugins/rdma", "rdma-faulty": "../../plugins/rdma/faulty",
+		"rdma": "../../plugins/rdma", "rdma-faulty": "../../plugins/rdma/faulty", "mnnvl": "../../plugins/mnnvl",
 	} {
 		c := exec.Command("go", "build", "-o", filepath.Join(bin, "hawser-"+name), dir)
 		if out, err := c.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}
+	// One that does not look at capabilities, to show that this is seen.
+	c = exec.Command("go", "build", "-tags", "hawser_address_only", "-o", filepath.Join(bin, "hawser-"+addressOnly), "../../plugins/mnnvl")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", addressOnly, err, out)
+	}
 	return nil
 }
+
+// addressOnly is a build of mnnvl for tests, see docs/mnnvl.md.
+const addressOnly = "mnnvl-address-only"
 
 // takeBuilt links the binaries of a folder into bin, so that their processes
 // are found by root.

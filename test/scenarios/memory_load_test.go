@@ -21,8 +21,8 @@ import (
 type worker struct {
 	n             *node
 	segment       *engine.Segment
-	local         *engine.Region
-	remote        *engine.Region
+	local         *block
+	remote        *block
 	offset        uint64 // of the range in remote
 	pin           engine.Capability
 	number        uint64
@@ -35,7 +35,7 @@ const workerBytes = 256 << 10
 // move is one op, on a range whose content it knows if it succeeds.
 func (w *worker) move(ctx context.Context, kind engine.OpKind) error {
 	x, err := w.n.Submit(ctx, []engine.Op{{
-		Kind: kind, Local: w.local, Segment: w.segment, Address: w.remote.Address() + w.offset, Capability: w.pin, Length: workerBytes,
+		Kind: kind, Local: w.local.Region, Segment: w.segment, Address: w.remote.Address() + w.offset, Capability: w.pin, Length: workerBytes,
 	}}, engine.SubmitOptions{})
 	if err != nil {
 		return err
@@ -58,15 +58,15 @@ func TestMemoryUnderKilledPlugins(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const workers = 4
 		kills := times(10, 100)
-		here, there := open(t, c.config(t, "here")), open(t, c.config(t, "there"))
-		remote := there.allocate(t, workers*workerBytes, engine.RegionOptions{})
+		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
+		remote := c.theirs(t, there, workers*workerBytes, engine.RegionOptions{})
 		segment := here.segment(t, there.address())
 		var all []*worker
 		var busy sync.WaitGroup
 		stop := make(chan struct{})
 		for i := range workers {
 			w := &worker{n: here, segment: segment, remote: remote, offset: uint64(i) * workerBytes,
-				local: here.allocate(t, workerBytes, engine.RegionOptions{}), number: uint64(i)}
+				local: c.mine(t, here, workerBytes, engine.RegionOptions{}), number: uint64(i)}
 			all = append(all, w)
 			busy.Go(func() {
 				for n := uint64(1); ; n++ {
@@ -87,7 +87,11 @@ func TestMemoryUnderKilledPlugins(t *testing.T) {
 		}
 		for i := range kills {
 			before := moved()
+			sent := packets(t)
 			until(t, "ops to succeed", func() bool { return moved() >= before+2*workers })
+			if c.name == "rdma" && onHardware() { // it takes longer to be back than another one to carry
+				until(t, "the RDMA devices to carry ops", func() bool { return packets(t) >= sent+4*workerBytes/packetBytes })
+			}
 			victim := []*node{here, there}[i%2]
 			s := victim.transport(t, c.name)
 			hold(t, s.PID).kill(t)
@@ -110,23 +114,23 @@ func TestMemoryUnderKilledPlugins(t *testing.T) {
 // thereAndBack writes content, looks at it there, and reads it again.
 func (w *worker) thereAndBack(t *testing.T, content uint64) {
 	want := filled(workerBytes, content)
-	copy(w.local.Bytes(), want)
+	w.local.set(t, 0, want)
 	if err := w.move(context.Background(), engine.Write); err != nil {
 		typed(t, err)
 		w.ended.Add(1)
 		return
 	}
-	if there := w.remote.Bytes()[w.offset : w.offset+workerBytes]; !bytes.Equal(there, want) {
+	if there := w.remote.part(t, int(w.offset), workerBytes); !bytes.Equal(there, want) {
 		t.Errorf("written content %d: %s", content, contents(there))
 	}
-	clear(w.local.Bytes())
+	w.local.set(t, 0, make([]byte, workerBytes))
 	if err := w.move(context.Background(), engine.Read); err != nil {
 		typed(t, err)
 		w.ended.Add(1)
 		return
 	}
-	if !bytes.Equal(w.local.Bytes(), want) {
-		t.Errorf("read content %d: %s", content, contents(w.local.Bytes()))
+	if b := w.local.bytes(t); !bytes.Equal(b, want) {
+		t.Errorf("read content %d: %s", content, contents(b))
 	}
 	w.rounds.Add(1)
 }
@@ -138,32 +142,29 @@ func (w *worker) thereAndBack(t *testing.T, content uint64) {
 func TestMemoryCloseDuringTransfers(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const consumers, leaving, staying, next = 3, 11, 12, 13
-		there := open(t, c.config(t, "there"))
-		stays := there.allocate(t, 2*workerBytes, engine.RegionOptions{})
-		fill(stays.Bytes()[:workerBytes], staying)
+		there := c.open(t, c.config(t, "there"))
+		stays := c.theirs(t, there, 2*workerBytes, engine.RegionOptions{})
+		stays.set(t, 0, filled(workerBytes, staying))
 		var nodes []*node
 		var segments []*engine.Segment
-		var locals [][2]*engine.Region
+		var locals [][2]*block
 		for i := range consumers {
-			n := open(t, c.config(t, fmt.Sprint("consumer", i)))
+			n := c.open(t, c.config(t, fmt.Sprint("consumer", i)))
 			nodes = append(nodes, n)
 			segments = append(segments, n.segment(t, there.address()))
-			locals = append(locals, [2]*engine.Region{
-				n.allocate(t, workerBytes, engine.RegionOptions{}), n.allocate(t, workerBytes, engine.RegionOptions{}),
+			locals = append(locals, [2]*block{
+				c.mine(t, n, workerBytes, engine.RegionOptions{}), c.mine(t, n, workerBytes, engine.RegionOptions{}),
 			})
 		}
 		rounds, same := times(5, 50), 0
 		for range rounds {
-			r, err := there.AllocateHost(2*workerBytes, engine.RegionOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			fill(r.Bytes()[:workerBytes], leaving)
+			r := c.theirs(t, there, 2*workerBytes, engine.RegionOptions{})
+			r.set(t, 0, filled(workerBytes, leaving))
 			var busy sync.WaitGroup
 			var went [consumers]atomic.Int64
 			stop := make(chan struct{})
 			for i, n := range nodes {
-				for k, of := range []*engine.Region{r, stays} {
+				for k, of := range []*block{r, stays} {
 					w := &worker{n: n, segment: segments[i], local: locals[i][k], remote: of, pin: of.Capability()}
 					content := []uint64{leaving, staying}[k]
 					busy.Go(func() { w.hammer(t, stop, &went[i], of == stays, content) })
@@ -173,13 +174,14 @@ func TestMemoryCloseDuringTransfers(t *testing.T) {
 				return went[0].Load() > 4 && went[1].Load() > 4 && went[2].Load() > 4
 			})
 			was := r.Address()
-			if err := r.Close(briefly(t)); err != nil {
+			if err := r.close(briefly(t)); err != nil {
 				t.Fatal(err)
 			}
 			// The next owner's: most often at the place of the old one.
-			owner := there.allocate(t, 2*workerBytes, engine.RegionOptions{})
-			fill(owner.Bytes()[:workerBytes], next)
-			fill(owner.Bytes()[workerBytes:], next)
+			owner := c.theirs(t, there, 2*workerBytes, engine.RegionOptions{})
+			for half := range 2 {
+				owner.set(t, half*workerBytes, filled(workerBytes, next))
+			}
 			if owner.Address() == was {
 				same++
 			}
@@ -188,15 +190,15 @@ func TestMemoryCloseDuringTransfers(t *testing.T) {
 			close(stop)
 			busy.Wait()
 			for half := range 2 {
-				if b := owner.Bytes()[half*workerBytes : (half+1)*workerBytes]; !bytes.Equal(b, filled(workerBytes, next)) {
+				if b := owner.part(t, half*workerBytes, workerBytes); !bytes.Equal(b, filled(workerBytes, next)) {
 					t.Fatalf("the next owner's bytes: %s", contents(b))
 				}
 			}
-			if err := owner.Close(briefly(t)); err != nil {
+			if err := owner.close(briefly(t)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if same == 0 {
+		if same == 0 && (c.remote == 0 || !onHardware()) { // a GPU's driver may have reasons
 			t.Errorf("in none of %d rounds the next owner was at the place of the closed region", rounds)
 		}
 	})
@@ -215,11 +217,11 @@ func (w *worker) hammer(t *testing.T, stop <-chan struct{}, went *atomic.Int64, 
 		kind := []engine.OpKind{engine.Read, engine.Write}[n%2]
 		w.offset = uint64(n%2) * workerBytes
 		if kind == engine.Read {
-			clear(w.local.Bytes())
+			w.local.set(t, 0, make([]byte, workerBytes))
 		}
 		switch err := w.move(context.Background(), kind); {
-		case err == nil && kind == engine.Read && !bytes.Equal(w.local.Bytes(), want):
-			t.Errorf("read of content %d: %s", content, contents(w.local.Bytes()))
+		case err == nil && kind == engine.Read && !bytes.Equal(w.local.bytes(t), want):
+			t.Errorf("read of content %d: %s", content, contents(w.local.bytes(t)))
 		case err == nil:
 			went.Add(1)
 		case lives:
@@ -240,15 +242,14 @@ func TestScenario41TheNotificationComesAfterTheData(t *testing.T) {
 		const slots, slotBytes = 64, 16 << 10
 		count := times(1000, 10_000)
 		queue := engine.NewQueue("block/", engine.QueueBounds{})
-		writer, reader := open(t, c.config(t, "writer")), open(t, c.config(t, "reader"), engine.WithQueue(queue))
-		local := writer.allocate(t, slots*slotBytes, engine.RegionOptions{})
-		remote := reader.allocate(t, slots*slotBytes, engine.RegionOptions{})
+		writer, reader := c.open(t, c.config(t, "writer")), c.open(t, c.config(t, "reader"), engine.WithQueue(queue))
+		local := c.mine(t, writer, slots*slotBytes, engine.RegionOptions{})
+		remote := c.theirs(t, reader, slots*slotBytes, engine.RegionOptions{})
 		segment := writer.segment(t, reader.address())
 		free := make(chan int, slots) // of which the reader has seen the content
 		for i := range slots {
 			free <- i
 		}
-		of := func(r *engine.Region, slot int) []byte { return r.Bytes()[slot*slotBytes : (slot+1)*slotBytes] }
 		var reading sync.WaitGroup
 		reading.Go(func() {
 			defer close(free)
@@ -261,7 +262,7 @@ func TestScenario41TheNotificationComesAfterTheData(t *testing.T) {
 				f := strings.Split(r.Name, "/")
 				slot, _ := strconv.Atoi(f[1])
 				content, _ := strconv.Atoi(f[2])
-				if b := of(remote, slot); !bytes.Equal(b, filled(slotBytes, uint64(content))) {
+				if b := remote.part(t, slot*slotBytes, slotBytes); !bytes.Equal(b, filled(slotBytes, uint64(content))) {
 					t.Errorf("told of content %d: %s", content, contents(b))
 				}
 				free <- slot
@@ -272,10 +273,10 @@ func TestScenario41TheNotificationComesAfterTheData(t *testing.T) {
 			if !ok {
 				break
 			}
-			fill(of(local, slot), uint64(content))
+			local.set(t, slot*slotBytes, filled(slotBytes, uint64(content)))
 			at := uint64(slot * slotBytes)
 			x, err := writer.Submit(briefly(t), []engine.Op{{
-				Kind: engine.Write, Local: local, LocalOffset: at, Segment: segment, Address: remote.Address() + at, Length: slotBytes,
+				Kind: engine.Write, Local: local.Region, LocalOffset: at, Segment: segment, Address: remote.Address() + at, Length: slotBytes,
 			}}, engine.SubmitOptions{Notification: &engine.Notification{Name: fmt.Sprintf("block/%d/%d", slot, content)}})
 			if err != nil {
 				t.Fatal(err)

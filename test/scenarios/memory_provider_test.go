@@ -4,24 +4,34 @@ package scenarios
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/internal/cuda"
 )
 
 // providerSetup is what a provider in a process of its own begins with.
 type providerSetup struct {
-	Names     []string // of transports
-	Env       []map[string]string
-	Runs, Bin string
-	Name      string
-	Listen    string // where its control plane is
+	Transports []providerTransport
+	Runs, Bin  string
+	Name       string
+	Listen     string // where its control plane is
+	Memory     cuda.Kind
+}
+
+// providerTransport is what is told of a transport.
+type providerTransport struct {
+	Name   string
+	Config json.RawMessage `json:",omitempty"`
+	Env    map[string]string
 }
 
 // providerUp is its answer.
@@ -44,7 +54,8 @@ type published struct {
 }
 
 // What a provider publishes: regions at one address, of one length. Only their
-// beginning has content.
+// beginning has content. A GPU's memory is wherever the driver puts it: it is
+// published at that address.
 const (
 	placeAddress = 0x7000_0000_0000 // far below what the kernel begins with
 	placeBytes   = 16 << 20
@@ -59,8 +70,8 @@ func provider(d *dialogue) error {
 	}
 	ctx := context.Background()
 	var transports []engine.TransportConfig
-	for i, name := range s.Names {
-		transports = append(transports, engine.TransportConfig{Name: name, Env: s.Env[i]})
+	for _, x := range s.Transports {
+		transports = append(transports, engine.TransportConfig{Name: x.Name, Config: x.Config, Env: x.Env})
 	}
 	cfg := configOf(s.Name, transports)
 	cfg.Plugins.Dir, cfg.Plugins.RunDir, cfg.Control.Listen = s.Bin, s.Runs, s.Listen
@@ -68,10 +79,19 @@ func provider(d *dialogue) error {
 	if err != nil {
 		return err
 	}
+	for e.Transports()[0].State != "up" { // as in carrier.open; the parent's patience ends it
+		time.Sleep(pollEvery)
+	}
 	if err := d.say(providerUp{e.Self().Address, pluginPIDs(e)}); err != nil {
 		return err
 	}
-	var r *engine.Region
+	p := place{e: e}
+	if s.Memory != 0 {
+		if p.gpus, err = openGPUs(s.Transports[0].Env[simVariable]); err != nil {
+			return err
+		}
+		p.remote = s.Memory
+	}
 	for {
 		var o order
 		if err := d.hear(&o); err != nil {
@@ -79,39 +99,91 @@ func provider(d *dialogue) error {
 		}
 		switch {
 		case o.Do == "leave":
-			if r != nil {
-				if err := r.Close(ctx); err != nil {
-					return err
-				}
+			err := errors.Join(p.clear(), e.Close(ctx))
+			if p.gpus != nil {
+				err = errors.Join(err, p.gpus.close())
 			}
-			err := e.Close(ctx)
 			return errors.Join(err, d.say("left"))
-		case r == nil:
 		case o.Do == "publish":
-			if err := r.Close(ctx); err != nil {
-				return err
-			}
+			err = p.clear()
 		case o.Do == "replace":
-			// What an owner must not do: the address has another region while
-			// the old one is only withdrawn, and plugins still have it.
-			expired, cancel := context.WithCancel(ctx)
-			cancel()
-			if err := r.Close(expired); !errors.Is(err, engine.Busy) {
-				return fmt.Errorf("close without waiting: %w", err)
-			}
-			_, _, no := unix.Syscall(unix.SYS_MUNMAP, uintptr(r.Address()), uintptr(r.Len()), 0)
-			if no != 0 {
-				return no
-			}
+			err = p.abandon()
 		}
-		if r, err = allocateAt(e, placeAddress, placeBytes); err != nil {
+		if err == nil {
+			err = p.publish(o.Content)
+		}
+		if err != nil {
 			return err
 		}
-		fill(r.Bytes()[:contentBytes], o.Content)
-		if err := d.say(published{r.Address(), r.Capability(), pluginPIDs(e)}); err != nil {
+		if err := d.say(published{p.block.Address(), p.block.Capability(), pluginPIDs(e)}); err != nil {
 			return err
 		}
 	}
+}
+
+// place is the one address, and what is there now.
+type place struct {
+	carrier
+	e      *engine.Engine
+	block  *block
+	memory *deviceMemory // that the next region is of, if it is there
+}
+
+// clear closes what is there.
+func (p *place) clear() error {
+	if p.block == nil {
+		return nil
+	}
+	return p.block.close(context.Background())
+}
+
+// abandon does what an owner must not: the address has another region while the
+// old one is only withdrawn, and plugins still have it. CUDA IPC's memory must
+// not even be freed then: the other region is of the same.
+func (p *place) abandon() error {
+	expired, cancel := context.WithCancel(context.Background())
+	cancel()
+	r := p.block.Region
+	if err := r.Close(expired); !errors.Is(err, engine.Busy) {
+		return fmt.Errorf("close without waiting: %w", err)
+	}
+	switch p.remote {
+	case 0:
+		_, _, no := unix.Syscall(unix.SYS_MUNMAP, uintptr(r.Address()), uintptr(r.Len()), 0)
+		if no != 0 {
+			return no
+		}
+		return nil
+	case cuda.IPC:
+		p.memory = p.block.device
+		return nil
+	}
+	return p.block.device.free()
+}
+
+// publish puts the next region there.
+func (p *place) publish(content uint64) error {
+	if p.remote == 0 {
+		r, err := allocateAt(p.e, placeAddress, placeBytes)
+		if err != nil {
+			return err
+		}
+		p.block = &block{Region: r}
+		return p.block.put(0, filled(contentBytes, content))
+	}
+	m := p.memory
+	if p.memory = nil; m == nil {
+		var err error
+		if m, err = p.gpus.all[0].allocate(placeBytes, p.remote); err != nil {
+			return err
+		}
+	}
+	if _, err := m.WriteAt(filled(contentBytes, content), 0); err != nil {
+		return err
+	}
+	r, err := m.register(p.e, placeAddress, placeBytes, engine.RegionOptions{})
+	p.block = &block{r, m}
+	return err
 }
 
 // allocateAt allocates a region at an address. If it gets another one, that
@@ -189,13 +261,13 @@ func (c carrier) startProvider(t *testing.T, name, listen string) (*child, provi
 	if err != nil {
 		t.Fatal(err)
 	}
-	setup := providerSetup{Runs: dir, Bin: bin, Name: name, Listen: listen}
+	setup := providerSetup{Runs: dir, Bin: bin, Name: name, Listen: listen, Memory: c.remote}
 	list, err := c.transports()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range list {
-		setup.Names, setup.Env = append(setup.Names, x.Name), append(setup.Env, x.Env)
+		setup.Transports = append(setup.Transports, providerTransport{x.Name, x.Config, x.Env})
 	}
 	p := startChild(t, "provider")
 	p.tell(t, setup)

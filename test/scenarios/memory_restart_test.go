@@ -35,15 +35,15 @@ func times(short, all int) int {
 type reading struct {
 	*node
 	segment *engine.Segment
-	local   *engine.Region
+	local   *block
 }
 
 func (c carrier) reading(t *testing.T, address string) *reading {
-	return reads(t, open(t, c.config(t, "consumer")), address)
+	return c.reads(t, c.open(t, c.config(t, "consumer")), address)
 }
 
-func reads(t *testing.T, n *node, address string) *reading {
-	return &reading{n, n.segment(t, address), n.allocate(t, contentBytes, engine.RegionOptions{})}
+func (c carrier) reads(t *testing.T, n *node, address string) *reading {
+	return &reading{n, n.segment(t, address), c.mine(t, n, contentBytes, engine.RegionOptions{})}
 }
 
 // written reports whether a word is w, or as much of it as had been written when
@@ -61,13 +61,13 @@ func written(word []byte, w uint64) bool {
 // content that it found; what the provider has not written to yet is zero.
 func (r *reading) read(t *testing.T, pin engine.Capability) (content uint64, err error) {
 	t.Helper()
-	b := r.local.Bytes()
-	fill(b, 1<<31)
+	r.local.set(t, 0, filled(contentBytes, 1<<31))
 	op := whole(engine.Read, r.local, r.segment, placeAddress)
 	op.Capability = pin
 	if err := r.submit(t, op).Wait(briefly(t)); err != nil {
 		return 0, err
 	}
+	b := r.local.bytes(t)
 	for i := 0; i < len(b); i += 8 {
 		content = max(content, binary.LittleEndian.Uint64(b[i:])>>32)
 	}
@@ -80,8 +80,11 @@ func (r *reading) read(t *testing.T, pin engine.Capability) (content uint64, err
 	return content, nil
 }
 
-// One process, one address and length, one region after the other: a consumer
-// that reads all the while gets what is published then, or StaleCapability.
+// reregistrationWorkers read all the while.
+const reregistrationWorkers = 8
+
+// One process, one address and length, one region after the other: consumers
+// that read all the while get what is published then, or StaleCapability.
 func TestMemoryReregistrationAtTheSameAddress(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		count := times(100, 1000)
@@ -90,31 +93,33 @@ func TestMemoryReregistrationAtTheSameAddress(t *testing.T) {
 		first := p.publish(t, "publish", 1)
 		begun.Store(1)
 		done.Store(1)
-		checked, warm := c.reading(t, up.Address), c.reading(t, up.Address)
+		checked, warm := c.reading(t, up.Address), c.open(t, c.config(t, "warm"))
 		stop := make(chan struct{})
-		var reader sync.WaitGroup
-		reads, stale := 0, 0
-		reader.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
+		var readers sync.WaitGroup
+		var reads, stale atomic.Int64
+		for range reregistrationWorkers {
+			r := c.reads(t, warm, up.Address)
+			readers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(pollEvery): // the provider has other things to do
+					}
+					least := done.Load()
+					content, err := r.read(t, engine.Capability{})
+					switch most := begun.Load(); {
+					case errors.Is(err, engine.StaleCapability):
+						stale.Add(1)
+					case err != nil:
+						t.Errorf("a read while contents are published: %v", err)
+					case content != 0 && content < least || content > most:
+						t.Errorf("read content %d, %d to %d were published", content, least, most)
+					}
+					reads.Add(1)
 				}
-				least := done.Load()
-				content, err := warm.read(t, engine.Capability{})
-				switch most := begun.Load(); {
-				case errors.Is(err, engine.StaleCapability):
-					stale++
-					time.Sleep(pollEvery) // the provider has other things to do
-				case err != nil:
-					t.Errorf("a read while contents are published: %v", err)
-				case content != 0 && content < least || content > most:
-					t.Errorf("read content %d, %d to %d were published", content, least, most)
-				}
-				reads++
-			}
-		})
+			})
+		}
 		same, last := 0, first
 		for i := uint64(2); i <= uint64(count); i++ {
 			begun.Store(i)
@@ -140,11 +145,16 @@ func TestMemoryReregistrationAtTheSameAddress(t *testing.T) {
 			last = now
 		}
 		close(stop)
-		reader.Wait()
-		if same < count*9/10 || reads < count/10 {
-			t.Errorf("only %d of %d publications were at the same address; %d reads meanwhile", same, count, reads)
+		readers.Wait()
+		if n := reads.Load(); same < count*9/10 || n < int64(count/10) || stale.Load() == n {
+			t.Errorf("only %d of %d publications were at the same address; %d reads meanwhile, %d stale", same, count, n, stale.Load())
 		}
-		t.Logf("%d of %d publications at the same address; %d reads meanwhile, %d of them stale", same, count, reads, stale)
+		for _, n := range []*node{checked.node, warm} {
+			if s := n.transport(t, c.name); s.Downs > 0 {
+				t.Errorf("the plugin of %s went down %d times: %v", n.Self().Name, s.Downs, s.LastError)
+			}
+		}
+		t.Logf("%d of %d publications at the same address; %d reads meanwhile, %d of them stale", same, count, reads.Load(), stale.Load())
 		p.leave(t)
 	})
 }
@@ -181,6 +191,9 @@ func TestMemoryAWithdrawnRegionAtTheSameAddress(t *testing.T) {
 		_ = p.Wait()
 		if same == 0 {
 			t.Error("no region took another one's place")
+		}
+		if s := r.transport(t, c.name); s.Downs > 0 {
+			t.Errorf("the consumer's plugin went down %d times: %v", s.Downs, s.LastError)
 		}
 	})
 }
@@ -237,31 +250,18 @@ func TestMemoryOfARestartedProvider(t *testing.T) {
 const mappingsGone = 2 * time.Second
 
 // A provider is gone, and nobody takes its place: what was known of its memory
-// goes. Then another node gets its address, and publishes nothing there: nobody
-// finds the old region.
+// goes, and a GPU's memory is free. Then another node gets its address, and
+// publishes nothing there: nobody finds the old region.
 func TestMemoryOfAProviderThatIsGone(t *testing.T) {
-	overEach(t, func(t *testing.T, c carrier) {
+	overInTurn(t, func(t *testing.T, c carrier) {
 		p, up := c.startProvider(t, "first", "127.0.0.1:0")
-		was := p.publish(t, "publish", 1)
 		r := c.reading(t, up.Address)
+		was := p.publish(t, "publish", 1)
 		if _, err := r.read(t, engine.Capability{}); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Mappings()) == 0 {
-			t.Fatal("no mapping: there is nothing to go")
-		}
-		killed := time.Now()
-		h := hold(t, p.Process.Pid)
-		defer h.release()
-		if !h.signal(unix.SIGKILL) {
-			t.Fatal("it is gone before it is killed")
-		}
-		_ = p.Wait()
-		until(t, "the mappings to go", func() bool { return len(r.Mappings()) == 0 })
-		t.Logf("mappings gone %v after their provider", lap(killed))
-		if took := time.Since(killed); took > 2*mappingsGone {
-			t.Errorf("the mappings stayed for %v", took)
-		}
+		p.dies(t, r, was.Plugins)
+		used := c.used(t) // without the provider
 		p, _ = c.startProvider(t, "second", up.Address)
 		until(t, "the new node to answer", func() bool { return r.segment.Refresh(briefly(t)) == nil })
 		for _, pin := range []engine.Capability{{}, was.Capability} {
@@ -269,13 +269,55 @@ func TestMemoryOfAProviderThatIsGone(t *testing.T) {
 				t.Errorf("read content %d, %v", content, err)
 			}
 		}
-		p.publish(t, "publish", 2)
+		now := p.publish(t, "publish", 2)
 		if err := r.segment.Refresh(briefly(t)); err != nil {
 			t.Fatal(err)
 		}
 		if content, err := r.read(t, engine.Capability{}); err != nil || content != 2 {
 			t.Errorf("content %d, %v", content, err)
 		}
-		p.leave(t)
+		p.dies(t, r, now.Plugins)
+		until(t, "the provider's memory to be free", func() bool { return c.used(t) <= used+unit })
 	})
+}
+
+// dies kills a provider that has mappings at a reader, which lets go of them in
+// time, and waits for its plugins' end.
+func (c *child) dies(t *testing.T, r *reading, plugins []int) {
+	t.Helper()
+	if len(r.Mappings()) == 0 {
+		t.Fatal("no mapping: there is nothing to go")
+	}
+	killed := time.Now()
+	h := hold(t, c.Process.Pid)
+	defer h.release()
+	if !h.signal(unix.SIGKILL) {
+		t.Fatal("it is gone before it is killed")
+	}
+	_ = c.Wait()
+	until(t, "the mappings to go", func() bool { return len(r.Mappings()) == 0 })
+	t.Logf("mappings gone %v after their provider", lap(killed))
+	if took := time.Since(killed); took > 2*mappingsGone*slow {
+		t.Errorf("the mappings stayed for %v", took)
+	}
+	for _, pid := range plugins {
+		until(t, "a plugin to be gone with its host", func() bool { return !alive(pid) })
+	}
+}
+
+// used is how much of the GPUs' memory is in use, once that does not change: a
+// dead process's goes some time later.
+func (c carrier) used(t *testing.T) (n uint64) {
+	t.Helper()
+	if c.gpus == nil {
+		return 0
+	}
+	n = c.gpus.used(t)
+	for still := 0; still < 50; still++ {
+		time.Sleep(pollEvery)
+		if now := c.gpus.used(t); now != n {
+			n, still = now, 0
+		}
+	}
+	return n
 }

@@ -4,6 +4,7 @@ package scenarios
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -20,15 +21,37 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/engine"
+	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
 )
 
-// carrier is a transport that moves host memory, and the one that takes over
-// when it cannot.
-type carrier struct{ name, next string }
+// carrier is a transport that moves memory, and the one that takes over when it
+// cannot, or carries the notifications.
+type carrier struct {
+	name, next string
+	// remote and local are what memory at either side is shared as: a GPU's, or,
+	// without a kind, the host's.
+	remote, local cuda.Kind
+	gpus          *gpus // of a row
+	sim           simcuda.Options
+}
 
-// carriers are all of them. rdma is on the simulated provider, unless devices
-// are real.
-var carriers = []carrier{{"tcp", "rpcfallback"}, {"rpcfallback", "tcp"}, {"rdma", "tcp"}}
+// Devices are simulated, unless they are real.
+var (
+	hostCarriers = []carrier{{name: "tcp", next: "rpcfallback"}, {name: "rpcfallback", next: "tcp"}, {name: "rdma", next: "tcp"}}
+	// gpuCarriers move between a GPU and the host, and between two GPUs.
+	gpuCarriers = []carrier{
+		{name: "mnnvl", next: "tcp", remote: cuda.PosixFD},
+		{name: "mnnvl", next: "tcp", remote: cuda.IPC, local: cuda.PosixFD},
+	}
+)
+
+func (c carrier) String() string {
+	if c.remote == 0 {
+		return c.name
+	}
+	return c.name + "-" + c.remote.String()
+}
 
 // hosts counts simulated hosts of RDMA.
 var hosts atomic.Int64
@@ -36,7 +59,12 @@ var hosts atomic.Int64
 // transports is its configuration at one node.
 func (c carrier) transports() (list []engine.TransportConfig, err error) {
 	list = []engine.TransportConfig{{Name: c.name}, {Name: c.next}}
-	if c.name == "rdma" && !onHardware() {
+	switch {
+	case c.gpus != nil && c.gpus.file != "":
+		list[0].Env = map[string]string{simVariable: c.gpus.file}
+	case c.name == "rdma" && onHardware():
+		list[0].Config = rdmaConfig()
+	case c.name == "rdma":
 		list[0].Env, err = simulatedRDMA()
 	}
 	return list, err
@@ -59,29 +87,86 @@ func simulatedRDMA() (map[string]string, error) {
 }
 
 // overEach runs a test over each transport, and wants nothing left when all
-// have run: no descriptor, process, goroutine or mapping of a region.
+// have run: no descriptor, process, goroutine, mapping of a region or memory of
+// a GPU. Real RDMA devices must have carried something.
 func overEach(t *testing.T, f func(t *testing.T, c carrier)) {
+	t.Helper()
+	over(t, slices.Concat(hostCarriers, gpuCarriers), f)
+}
+
+func over(t *testing.T, carriers []carrier, f func(t *testing.T, c carrier)) {
+	t.Helper()
+	ofEach(t, carriers, func(t *testing.T, c carrier) {
+		before := packets(t)
+		f(t, c)
+		if sent := packets(t) - before; c.name == "rdma" && onHardware() && sent == 0 {
+			t.Error("the RDMA devices have sent nothing: all of it went another way")
+		} else if sent > 0 {
+			t.Logf("the RDMA devices sent %d packets", sent)
+		}
+	})
+}
+
+// ofEach is over where another transport may have to carry.
+func ofEach(t *testing.T, carriers []carrier, f func(t *testing.T, c carrier)) {
 	t.Helper()
 	leaveNothing(t)
 	for _, c := range carriers {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.String(), func(t *testing.T) {
 			t.Parallel() // they mostly wait
-			f(t, c)
+			f(t, c.on(t))
 		})
 	}
+}
+
+// overInTurn is over on GPUs that rows share, for those that measure them.
+func overInTurn(t *testing.T, f func(t *testing.T, c carrier)) {
+	t.Helper()
+	if !onHardware() {
+		overEach(t, f)
+		return
+	}
+	leaveNothing(t)
+	for _, c := range slices.Concat(hostCarriers, gpuCarriers) {
+		t.Run(c.String(), func(t *testing.T) { f(t, c.on(t)) })
+	}
+}
+
+// on gives the carrier the GPUs that it moves memory of.
+func (c carrier) on(t *testing.T) carrier {
+	t.Helper()
+	switch {
+	case c.remote == 0:
+	case !onHardware():
+		c.gpus = simulatedGPUs(t, c.sim)
+	default:
+		var err error
+		var missing *cuda.MissingError
+		if c.gpus, err = ownGPUs(); errors.As(err, &missing) && os.Getenv(gpuTestVariable) == "" {
+			t.Skipf("SKIPPED, %v", err)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
 }
 
 // leaveNothing has the test's end look for what it left.
 func leaveNothing(t *testing.T) {
 	t.Helper()
+	used := usedOnHardware(t)
 	descriptorsBefore, goroutines := descriptors(t), runtime.NumGoroutine()
+	if used > 0 {
+		descriptorsBefore += driversFiles
+	}
 	t.Cleanup(func() {
 		var left string
 		clean := func() bool {
-			left = fmt.Sprintf("%d descriptors of %d, %d goroutines of %d, %d mapped regions, processes %q",
-				descriptors(t), descriptorsBefore, runtime.NumGoroutine(), goroutines, mappedRegions(os.Getpid()), processes(root))
+			now := usedOnHardware(t)
+			left = fmt.Sprintf("%d descriptors of %d, %d goroutines of %d, %d mapped regions, processes %q, %d KiB of GPUs of %d",
+				descriptors(t), descriptorsBefore, runtime.NumGoroutine(), goroutines, mappedRegions(os.Getpid()), processes(root), now>>10, used>>10)
 			return descriptors(t) <= descriptorsBefore && runtime.NumGoroutine() <= goroutines &&
-				mappedRegions(os.Getpid()) == 0 && len(processes(root)) == 0
+				mappedRegions(os.Getpid()) == 0 && len(processes(root)) == 0 && now <= used+driversOwn
 		}
 		for end := time.Now().Add(patience); !clean(); time.Sleep(pollEvery) {
 			if time.Now().After(end) {
@@ -89,13 +174,43 @@ func leaveNothing(t *testing.T) {
 				return
 			}
 		}
+		if used > 0 {
+			t.Logf("in the end: %s", left)
+		}
 	})
+}
+
+// driversOwn and driversFiles are by how much a real driver's own use of a GPU
+// may grow, in bytes, and of descriptors.
+const driversOwn, driversFiles = 8 << 20, 8
+
+// usedOnHardware is how much memory of this machine's GPUs is in use. Simulated
+// machines look by themselves.
+func usedOnHardware(t *testing.T) uint64 {
+	t.Helper()
+	if !onHardware() {
+		return 0
+	}
+	m, err := ownGPUs()
+	if err != nil {
+		return 0 // it has none
+	}
+	return m.used(t)
 }
 
 // mappedRegions counts a process's mappings of regions.
 func mappedRegions(pid int) int {
 	maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	return strings.Count(string(maps), "memfd:hawser-region")
+}
+
+// open opens an engine, and waits for the transport: on slow machines another one
+// may be up earlier.
+func (c carrier) open(t *testing.T, cfg engine.Config, opts ...engine.Option) *node {
+	t.Helper()
+	n := open(t, cfg, opts...)
+	until(t, c.name+" to be up", func() bool { return n.transport(t, c.name).State == "up" })
+	return n
 }
 
 // config is that of a node, see configOf.
@@ -120,21 +235,6 @@ func configOf(name string, transports []engine.TransportConfig) engine.Config {
 	return cfg
 }
 
-// allocate makes a region, which the test's end closes.
-func (n *node) allocate(t *testing.T, size int, opts engine.RegionOptions) *engine.Region {
-	t.Helper()
-	r, err := n.AllocateHost(size, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := r.Close(briefly(t)); err != nil {
-			t.Errorf("close a region of %s: %v", n.Self().Name, err)
-		}
-	})
-	return r
-}
-
 // segment opens another node's, until the test's end.
 func (n *node) segment(t *testing.T, name string) *engine.Segment {
 	t.Helper()
@@ -147,8 +247,8 @@ func (n *node) segment(t *testing.T, name string) *engine.Segment {
 }
 
 // whole is an op on all of a local region, at an address of a peer's.
-func whole(kind engine.OpKind, local *engine.Region, g *engine.Segment, address uint64) engine.Op {
-	return engine.Op{Kind: kind, Local: local, Segment: g, Address: address, Length: local.Len()}
+func whole(kind engine.OpKind, local *block, g *engine.Segment, address uint64) engine.Op {
+	return engine.Op{Kind: kind, Local: local.Region, Segment: g, Address: address, Length: local.Len()}
 }
 
 // submit begins a transfer of one op.

@@ -16,7 +16,7 @@ import (
 func config(name string) engine.Config {
 	return engine.Config{
 		Node:       engine.NodeConfig{Name: name},
-		Plugins:    engine.PluginsConfig{Dir: bin, RunDir: runs},
+		Plugins:    unhurried(engine.PluginsConfig{Dir: bin, RunDir: runs}),
 		Transports: tcpFirst(),
 	}
 }
@@ -54,7 +54,11 @@ func open(t *testing.T, cfg engine.Config, opts ...engine.Option) *node {
 		}
 	}()
 	t.Cleanup(func() {
-		if err := n.shut(); err != nil {
+		err := n.shut()
+		if slow > 1 && errors.Is(err, context.DeadlineExceeded) {
+			// Its plugins have been killed, having had the 5 s that all get.
+			t.Logf("close %s on a slow machine: %v", cfg.Node.Name, err)
+		} else if err != nil {
 			t.Errorf("close %s: %v", cfg.Node.Name, err)
 		}
 	})
@@ -131,7 +135,9 @@ func (n *node) send(t *testing.T, to string, prefix string, count int) (reports 
 // pluginPIDs lists the plugins' processes.
 func pluginPIDs(e *engine.Engine) (list []int) {
 	for _, s := range e.Transports() {
-		list = append(list, s.PID)
+		if s.PID > 0 {
+			list = append(list, s.PID)
+		}
 	}
 	return list
 }

@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	pollEvery = 5 * time.Millisecond
-	// patience is for what should take a fraction of it.
-	patience = 20 * time.Second
-)
+const pollEvery = 5 * time.Millisecond
+
+// patience is for what should take a fraction of it.
+var patience = 20 * time.Second * slow
 
 // until waits for f to hold.
 func until(t *testing.T, what string, f func() bool) {

@@ -141,8 +141,9 @@ type DescribeReply struct {
 }
 
 // InvalidateRequest tells who has the sender's descriptor that it has changed.
+// To is who that is, zero in requests of older senders.
 type InvalidateRequest struct {
-	From      sdk.Incarnation
+	From, To  sdk.Incarnation
 	Version   uint64
 	Withdrawn []sdk.Capability
 }

@@ -223,13 +223,14 @@ func capabilitiesFrom(field string, bs [][]byte) ([]sdk.Capability, error) {
 }
 
 func invalidateRequestTo(q InvalidateRequest) *pb.InvalidateRequest {
-	return &pb.InvalidateRequest{From: q.From[:], Version: q.Version, Withdrawn: capabilitiesTo(q.Withdrawn)}
+	return &pb.InvalidateRequest{From: q.From[:], To: q.To[:], Version: q.Version, Withdrawn: capabilitiesTo(q.Withdrawn)}
 }
 
 func invalidateRequestFrom(m *pb.InvalidateRequest) (InvalidateRequest, error) {
 	from, err := incarnationFrom("from", m.GetFrom())
-	withdrawn, err2 := capabilitiesFrom("withdrawn", m.GetWithdrawn())
-	return InvalidateRequest{From: from, Version: m.GetVersion(), Withdrawn: withdrawn}, first(err, err2)
+	to, err2 := incarnationFrom("to", m.GetTo())
+	withdrawn, err3 := capabilitiesFrom("withdrawn", m.GetWithdrawn())
+	return InvalidateRequest{From: from, To: to, Version: m.GetVersion(), Withdrawn: withdrawn}, first(err, err2, err3)
 }
 
 func invalidateReplyTo(r InvalidateReply) *pb.InvalidateReply {

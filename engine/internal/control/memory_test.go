@@ -39,7 +39,7 @@ func someFence() FenceRequest {
 }
 
 func someInvalidate() InvalidateRequest {
-	return InvalidateRequest{From: incarnation(1), Version: 3, Withdrawn: []sdk.Capability{{1}, {2}}}
+	return InvalidateRequest{From: incarnation(1), To: incarnation(2), Version: 3, Withdrawn: []sdk.Capability{{1}, {2}}}
 }
 
 func TestCallsAboutMemoryCarryEverything(t *testing.T) {
@@ -147,6 +147,7 @@ func TestConversionsOfCallsAboutMemory(t *testing.T) {
 		{errOf(fenceRequestFrom(&pb.FenceRequest{To: make([]byte, 3)})), "to has 3 bytes, not 16"},
 		{errOf(describeRequestFrom(&pb.DescribeRequest{From: make([]byte, 3)})), "from has 3 bytes, not 16"},
 		{errOf(invalidateRequestFrom(&pb.InvalidateRequest{Withdrawn: [][]byte{make([]byte, 15)}})), "withdrawn has one of 15 bytes, not 16"},
+		{errOf(invalidateRequestFrom(&pb.InvalidateRequest{To: make([]byte, 15)})), "to has 15 bytes, not 16"},
 		{errOf(invalidateReplyFrom(&pb.InvalidateReply{Leased: make([][]byte, maxWithdrawn+1)})), "leased has 1025 entries"},
 	} {
 		if tt.got == nil || !strings.Contains(tt.got.Error(), tt.want) {

@@ -18,6 +18,7 @@ var passedOn = []string{
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "XDG_RUNTIME_DIR",
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GORACE", "GOCOVERDIR",
 	"CUDA_", "NVIDIA_", "NCCL_", "UCX_", "MLX5_", "MLX4_", "IBV_", "RDMAV_", "FI_",
+	"HAWSER_CUDA_SIM", // application and plugin are on the same simulated machine
 }
 
 // hostEnvironment returns what plugins get of the host's environment.

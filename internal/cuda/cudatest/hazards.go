@@ -41,6 +41,13 @@ var hazards = []struct {
 	{"a copy from address 0", func(c cuda.Context, s cuda.Stream, memory *cuda.Allocation) error {
 		return c.Copy(memory.Base, 0, 4096, s)
 	}},
+	{"a write to address 0", func(c cuda.Context, s cuda.Stream, memory *cuda.Allocation) error {
+		return c.Write(0, make([]byte, 4096), s)
+	}},
+	{"a read from memory that is gone", func(c cuda.Context, s cuda.Stream, memory *cuda.Allocation) error {
+		gone, err := gone(c)
+		return errors.Join(err, c.Read(make([]byte, 4096), gone, s))
+	}},
 	{"an IPC handle of random bytes", func(c cuda.Context, s cuda.Stream, memory *cuda.Allocation) error {
 		h := cuda.Shared{Kind: cuda.IPC, Size: memory.Size}
 		rand.Read(h.Bytes[:])

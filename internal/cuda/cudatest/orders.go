@@ -137,6 +137,62 @@ func testPointers(b *bench) {
 	})
 }
 
+// testWhere: the device of memory is known without its context, and what is not
+// device memory is told apart.
+func testWhere(b *bench) {
+	b.needs(cuda.PosixFD)
+	at := func(p cuda.Ptr, ordinal int) error {
+		got, err := b.Driver.Where(p)
+		if err == nil && got != ordinal {
+			err = fmt.Errorf("the memory at %#x is on GPU %d, not %d", uint64(p), got, ordinal)
+		}
+		return err
+	}
+	mem := make([]byte, 4096)
+	for i := range b.infos {
+		dev, err := b.Driver.Open(i)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, kind := range []cuda.Kind{cuda.PosixFD, cuda.IPC} {
+			var a *cuda.Allocation
+			err := dev.Do(func(c cuda.Context) (err error) {
+				a, err = cuda.Allocate(c, size, kind)
+				return err
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			// In another context the memory's extent is not known, its device is.
+			b.do(func(c cuda.Context) error { return errors.Join(at(a.Base, i), at(a.Base+size-1, i)) })
+			err = dev.Do(func(c cuda.Context) error {
+				info, err := c.Pointer(a.Base)
+				if err == nil && info.Device != i {
+					err = fmt.Errorf("%+v is on GPU %d", info, i)
+				}
+				return errors.Join(err, a.Close(c))
+			})
+			if _, gone := b.Driver.Where(a.Base); err == nil {
+				err = refuses("memory that is gone", gone)
+			}
+			if err != nil {
+				b.Error(err)
+			}
+		}
+		if err := dev.Close(); err != nil {
+			b.Error(err)
+		}
+	}
+	b.do(func(c cuda.Context) error {
+		_, heap := b.Driver.Where(cuda.Host(mem))
+		return errors.Join(refuses("Go's memory", heap), withHost(c, 1<<16, func(mem []byte) error {
+			_, host := b.Driver.Where(cuda.Host(mem))
+			_, pointer := c.Pointer(cuda.Host(mem))
+			return errors.Join(refuses("host memory", host), refuses("host memory", pointer))
+		}))
+	})
+}
+
 // testSeveral maps two allocations into one range, as an allocator whose
 // segments grow does: a copy crosses them, an export does not.
 func testSeveral(b *bench) {

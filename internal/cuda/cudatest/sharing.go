@@ -251,6 +251,11 @@ func testOwnEvent(b *bench) {
 			_, err = c.OpenEvent(h)
 			err = refuses("opening one's own event", err)
 		}
-		return errors.Join(err, c.DestroyEvent(e))
+		plain, err2 := c.CreateEvent(false)
+		if err2 == nil {
+			_, err2 = c.ExportEvent(plain)
+			err2 = refuses("exporting an event that is not interprocess", err2)
+		}
+		return errors.Join(err, err2, c.DestroyEvent(e), c.DestroyEvent(plain))
 	})
 }

@@ -72,6 +72,7 @@ var table = []struct {
 	{"allocate and copy", testAllocate},
 	{"host memory", testHost},
 	{"read-only host memory", testReadOnlyHost},
+	{"ordinary host memory", testOrdinaryHost},
 	{"copies are in order", testOrder},
 	{"events", testEvents},
 	{"wait for an event", testWait},
@@ -79,6 +80,7 @@ var table = []struct {
 	{"gone memory is refused", testGone},
 	{"read-only mapping", testReadOnlyMapping},
 	{"pointers", testPointers},
+	{"where memory is", testWhere},
 	{"several allocations in a range", testSeveral},
 	{"handles that lead nowhere", testNowhere},
 	{"hazards", testHazards},
@@ -309,6 +311,28 @@ func testReadOnlyHost(b *bench) {
 			c.Copy(one.Base, cuda.Host(mem), 1<<16, b.s),
 			holds(c, b.s, one.Base, 1<<16, 0),
 			c.UnregisterHost(mem))
+	})
+}
+
+// testOrdinaryHost: bytes of Go's heap go in and come out, after what was queued
+// before.
+func testOrdinaryHost(b *bench) {
+	b.allocated(func(c cuda.Context, one, two *cuda.Allocation) error {
+		in, out := make([]byte, 1<<20+3), make([]byte, 1<<20+3)
+		for i := range in {
+			in[i] = byte(i * 11)
+		}
+		err := errors.Join(
+			c.Set(one.Base, 9, size, b.s),
+			c.Write(one.Base+1000, in, b.s),
+			c.Copy(two.Base, one.Base, size, b.s),
+			c.Read(out, two.Base+1000, b.s),
+			holds(c, b.s, two.Base, 1000, 9),
+			c.Write(one.Base, nil, b.s), c.Read(nil, one.Base, b.s))
+		if err == nil && string(in) != string(out) {
+			err = errors.New("the bytes that came back are others")
+		}
+		return err
 	})
 }
 

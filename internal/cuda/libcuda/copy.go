@@ -3,6 +3,7 @@
 package libcuda
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"unsafe"
@@ -96,4 +97,25 @@ func (c *context) Copy(dst, src cuda.Ptr, n uint64, s cuda.Stream) error {
 		call, name = c.lib.CopyD2H, "cuMemcpyDtoHAsync"
 	}
 	return check(call(uint64(dst), uint64(src), uintptr(n), uint64(s)), name, "%d bytes from %#x to %#x", n, uint64(src), uint64(dst))
+}
+
+// Write implements [cuda.Context].
+func (c *context) Write(dst cuda.Ptr, from []byte, s cuda.Stream) error {
+	return c.host(c.lib.CopyH2D, "cuMemcpyHtoDAsync", uint64(dst), uint64(cuda.Host(from)), from, s)
+}
+
+// Read implements [cuda.Context].
+func (c *context) Read(into []byte, src cuda.Ptr, s cuda.Stream) error {
+	return c.host(c.lib.CopyD2H, "cuMemcpyDtoHAsync", uint64(cuda.Host(into)), uint64(src), into, s)
+}
+
+// host copies to or from host memory that is not registered, and waits: the
+// collector neither moves nor frees it until then.
+func (c *context) host(call func(dst, src uint64, n uintptr, s uint64) code, name string, dst, src uint64, mem []byte, s cuda.Stream) error {
+	err := check(call(dst, src, uintptr(len(mem)), uint64(s)), name, "%d bytes from %#x to %#x", len(mem), src, dst)
+	if err == nil {
+		err = c.SyncStream(s)
+	}
+	runtime.KeepAlive(mem)
+	return err
 }

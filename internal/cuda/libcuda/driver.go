@@ -93,14 +93,20 @@ func (l *library) info(ordinal int) (int32, cuda.Info, error) {
 	return d, i, nil
 }
 
+// needed is the library of a driver that has devices.
+func (d *driver) needed() (*library, error) {
+	lib, err := d.library()
+	if lib == nil && err == nil {
+		err = &cuda.CallError{Call: "cuInit", Result: cuda.NoDevice}
+	}
+	return lib, err
+}
+
 // Open implements [cuda.Driver].
 func (d *driver) Open(ordinal int) (cuda.Device, error) {
-	lib, err := d.library()
+	lib, err := d.needed()
 	if err != nil {
 		return nil, err
-	}
-	if lib == nil {
-		return nil, &cuda.CallError{Call: "cuInit", Result: cuda.NoDevice}
 	}
 	number, info, err := lib.info(ordinal)
 	if err != nil {

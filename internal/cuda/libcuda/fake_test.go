@@ -176,6 +176,8 @@ func TestCalls(t *testing.T) {
 		}, "d2h 4096 stream 51"},
 		{func(c cuda.Context) error { return c.UnregisterHost(mem[:4096]) }, "d2h 4096 stream 51"},
 		{func(c cuda.Context) error { return c.Copy(0x7f0000000000, cuda.Host(mem)+96, 4000, 0x51) }, "d2d 4000 stream 51"},
+		{func(c cuda.Context) error { return c.Write(0x7f0000000000, mem[:5000], 0x51) }, "h2d 5000 stream 51"},
+		{func(c cuda.Context) error { return c.Read(mem[:5000], 0x7f0000000000, 0x51) }, "d2h 5000 stream 51"},
 		{func(c cuda.Context) error { return c.Set(0x7f0000000000, 0xab, 3<<32, 0x51) }, "set ab 12884901888 stream 51"},
 		{func(c cuda.Context) error { s, err := c.CreateStream(); return is(err, s, 0x51) }, "stream 1"},
 		{func(c cuda.Context) error { e, err := c.CreateEvent(false); return is(err, e, 0xe) }, "event 2"},
@@ -208,9 +210,17 @@ func TestAnswers(t *testing.T) {
 		if i, err := c.Pointer(0x2345); i != want || err != nil {
 			t.Errorf("pointer: %+v, %v", i, err)
 		}
-		for _, p := range []cuda.Ptr{1, 0x9999} { // unknown, the host's
-			if _, err := c.Pointer(p); !errors.Is(err, cuda.InvalidValue) {
-				t.Errorf("pointer: %v", err)
+		driver := open(f.file)
+		if n, err := driver.Where(0x2345); n != 1 || err != nil {
+			t.Errorf("where: %d, %v", n, err)
+		}
+		for p, what := range map[cuda.Ptr]string{1: "nothing that the driver knows", 0x9999: "host memory", 0x8888: "managed memory"} {
+			_, where := driver.Where(p)
+			_, pointer := c.Pointer(p)
+			for _, err := range []error{where, pointer} {
+				if !errors.Is(err, cuda.InvalidValue) || !strings.Contains(err.Error(), what) {
+					t.Errorf("%#x: %v, not %s", p, err, what)
+				}
 			}
 		}
 		s, err := c.Export(1, cuda.Fabric)

@@ -107,6 +107,7 @@ const (
 	attrEventIPC       = 125
 	attrFabric         = 128
 	pointerMemoryType  = 2
+	pointerManaged     = 8
 	pointerOrdinal     = 9
 	pointerIPC         = 10
 	pointerHandleKinds = 14

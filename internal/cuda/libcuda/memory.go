@@ -3,7 +3,6 @@
 package libcuda
 
 import (
-	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -146,47 +145,4 @@ func (c *context) OpenIPC(s cuda.Shared) (cuda.Ptr, error) {
 // CloseIPC implements [cuda.Context].
 func (c *context) CloseIPC(p cuda.Ptr) error {
 	return check(c.lib.IPCClose(uint64(p)), "cuIpcCloseMemHandle", "%#x", uint64(p))
-}
-
-// Pointer implements [cuda.Context].
-func (c *context) Pointer(p cuda.Ptr) (cuda.PointerInfo, error) {
-	at := uint64(p)
-	attribute := func(number int32, v unsafe.Pointer) error {
-		return check(c.lib.PointerAttr(v, number, at), "cuPointerGetAttribute", "%#x", at)
-	}
-	var kind uint32
-	if err := attribute(pointerMemoryType, unsafe.Pointer(&kind)); err != nil {
-		return cuda.PointerInfo{}, err
-	}
-	if kind != memoryTypeDevice {
-		return cuda.PointerInfo{}, check(code(cuda.InvalidValue), "cuPointerGetAttribute", "%#x, which is not device memory", at)
-	}
-	var base, mappingBase uint64
-	var size, mappingSize uintptr
-	if err := check(c.lib.AddressRange(&base, &size, at), "cuMemGetAddressRange", "%#x", at); err != nil {
-		return cuda.PointerInfo{}, err
-	}
-	// A driver that does not know these has one mapping a range.
-	if attribute(pointerMappingBase, unsafe.Pointer(&mappingBase)) != nil ||
-		attribute(pointerMappingSize, unsafe.Pointer(&mappingSize)) != nil || mappingSize == 0 {
-		mappingBase, mappingSize = base, size
-	}
-	var ordinal int32
-	var kinds uint64 // the driver says unsigned int in one place, 8 bytes in another
-	var ipc uint32
-	if err := errors.Join(
-		attribute(pointerOrdinal, unsafe.Pointer(&ordinal)),
-		attribute(pointerHandleKinds, unsafe.Pointer(&kinds)),
-		attribute(pointerIPC, unsafe.Pointer(&ipc))); err != nil {
-		return cuda.PointerInfo{}, err
-	}
-	info := cuda.PointerInfo{
-		Base: cuda.Ptr(base), Size: uint64(size),
-		MappingBase: cuda.Ptr(mappingBase), MappingSize: uint64(mappingSize),
-		Device: int(ordinal), Kinds: cuda.Kind(kinds) & (cuda.PosixFD | cuda.Fabric),
-	}
-	if ipc&0xff != 0 { // a bool of C
-		info.Kinds |= cuda.IPC
-	}
-	return info, nil
 }

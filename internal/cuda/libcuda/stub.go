@@ -19,3 +19,4 @@ func missing() error {
 
 func (stub) Devices() ([]cuda.Info, error) { return nil, missing() }
 func (stub) Open(int) (cuda.Device, error) { return nil, missing() }
+func (stub) Where(cuda.Ptr) (int, error)   { return 0, missing() }

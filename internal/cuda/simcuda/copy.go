@@ -5,6 +5,7 @@ package simcuda
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/internal/cuda"
@@ -42,7 +43,12 @@ func (c *context) anyAt(p uint64) *mapping {
 	if m, _ := c.at(p, 1); m != nil {
 		return m
 	}
-	for _, m := range c.hosts {
+	return c.hostAt(p)
+}
+
+// hostAt finds registered host memory.
+func (d *Driver) hostAt(p uint64) *mapping {
+	for _, m := range d.hosts {
 		if p >= m.base && p-m.base < m.size {
 			return m
 		}
@@ -65,6 +71,50 @@ func (c *context) Copy(dst, src cuda.Ptr, n uint64, s cuda.Stream) error {
 		return refuse(call, err.Error(), cuda.InvalidValue)
 	}
 	return c.queue(call, dst, n, s, from, func(b []byte, at uint64) error { return read(c.Driver, from, b, at) })
+}
+
+// Write implements [cuda.Context].
+func (c *context) Write(dst cuda.Ptr, from []byte, s cuda.Stream) error {
+	const call = "cuMemcpyHtoD"
+	if err := c.enter(call); err != nil {
+		return err
+	}
+	defer c.leave()
+	err := c.queue(call, dst, uint64(len(from)), s, nil, func(b []byte, at uint64) error {
+		copy(b, from[at:])
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.sync(call, c.streams[s])
+}
+
+// Read implements [cuda.Context].
+func (c *context) Read(into []byte, src cuda.Ptr, number cuda.Stream) error {
+	const call = "cuMemcpyDtoH"
+	if err := c.enter(call); err != nil {
+		return err
+	}
+	defer c.leave()
+	s, err := c.stream(number, call)
+	if err != nil {
+		return err
+	}
+	from, err := c.find(src, uint64(len(into)), false)
+	if err != nil {
+		return refuse(call, err.Error(), cuda.InvalidValue)
+	}
+	if len(into) == 0 {
+		return nil
+	}
+	c.copying(s, from, func() cuda.Result {
+		if read(c.Driver, from, into, 0) != nil {
+			return cuda.IllegalAddress
+		}
+		return 0
+	})
+	return c.sync(call, s)
 }
 
 // Set implements [cuda.Context].
@@ -93,24 +143,26 @@ func (c *context) queue(call string, dst cuda.Ptr, n uint64, number cuda.Stream,
 	if n == 0 {
 		return nil
 	}
+	c.copying(s, slices.Concat(from, to), func() cuda.Result { return c.move(to, n, next) })
+	return nil
+}
+
+// copying queues a copy that uses memory.
+func (c *context) copying(s *stream, pieces []piece, w work) {
 	use := func(by int) {
-		for _, ps := range [][]piece{from, to} {
-			for _, p := range ps {
-				p.m.used += by
-			}
+		for _, p := range pieces {
+			p.m.used += by
 		}
 	}
 	use(1)
-	d := c.Driver
 	s.add(func() cuda.Result {
 		defer func() {
-			d.mu.Lock()
-			defer d.mu.Unlock()
+			c.mu.Lock()
+			defer c.mu.Unlock()
 			use(-1)
 		}()
-		return d.move(to, n, next)
+		return w()
 	})
-	return nil
 }
 
 // move is a copy: it takes its time, then its bytes pass through a buffer.

@@ -19,6 +19,7 @@ type Driver struct {
 	machine machine
 	process string // its name
 	alive   *os.File
+	started sync.Once
 	running sync.WaitGroup // streams
 	dead    chan struct{}  // closed by Close
 
@@ -92,6 +93,7 @@ func (d *Driver) Close() error {
 
 // Devices implements [cuda.Driver].
 func (d *Driver) Devices() ([]cuda.Info, error) {
+	d.started.Do(func() { d.pass(d.options.Start) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.begin("cuInit"); err != nil {
@@ -189,6 +191,7 @@ func (d *Driver) fault(format string, args ...any) {
 	const enough = 100 // a loop of faults must not fill the memory
 	if len(d.faults) < enough {
 		d.faults = append(d.faults, fmt.Sprintf(format, args...))
+		d.machine.note(d.faults[len(d.faults)-1])
 	}
 }
 

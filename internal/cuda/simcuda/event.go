@@ -241,7 +241,11 @@ func (c *context) ExportEvent(n cuda.Event) (cuda.EventHandle, error) {
 		return cuda.EventHandle{}, err
 	}
 	if e.file == nil || e.owner != "" {
-		return cuda.EventHandle{}, refuse(call, "an event that is not this process's interprocess one", cuda.InvalidValue)
+		return cuda.EventHandle{}, refuse(call, "an event that is not this process's interprocess one", cuda.InvalidHandle)
+	}
+	if e.gpu != c.gpu {
+		c.fault("%s of an event of GPU %d with GPU %d's context, where the real driver crashes", call, e.gpu.ordinal, c.gpu.ordinal)
+		return cuda.EventHandle{}, refuse(call, "an event of another GPU", cuda.InvalidContext)
 	}
 	if e.handle == nil {
 		var h [64]byte

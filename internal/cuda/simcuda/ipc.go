@@ -32,6 +32,23 @@ func (c *context) Alloc(size uint64) (cuda.Ptr, error) {
 	return cuda.Ptr(s.base), nil
 }
 
+// Managed is a [cuda.Context] whose application allocates managed memory. Only
+// tests do: Hawser refuses it.
+type Managed interface {
+	AllocManaged(size uint64) (cuda.Ptr, error)
+}
+
+// AllocManaged implements [Managed]. Free frees it.
+func (c *context) AllocManaged(size uint64) (cuda.Ptr, error) {
+	p, err := c.Alloc(size)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.spanAt(p, allocated).maps[0].mem.isManaged = true
+	}
+	return p, err
+}
+
 // Free implements [cuda.Context]. Whoever has the memory open loses it.
 func (c *context) Free(p cuda.Ptr) error {
 	const call = "cuMemFree"

@@ -25,6 +25,7 @@ import (
 //	handle/HEX        where a fabric, IPC or event handle leads to
 //	exclusive/DEVICE  locked by the process that has the device for itself
 //	hold              copies wait while it exists
+//	faults            those of all processes, a line each
 //
 // Locks are the kernel's and go with their process.
 type machine string
@@ -233,4 +234,23 @@ func Resume(dir string) error { return os.Remove(machine(dir).path("hold")) }
 func (m machine) isHeld() bool {
 	_, err := os.Stat(m.path("hold"))
 	return err == nil
+}
+
+// note adds a fault to those of all processes, as long as the machine is there.
+func (m machine) note(fault string) {
+	f, err := os.OpenFile(m.path("faults"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, _ = fmt.Fprintf(f, "process %d: %s\n", os.Getpid(), fault)
+		_ = f.Close()
+	}
+}
+
+// Faults are those that all processes of the machine of that directory have
+// recorded.
+func Faults(dir string) ([]string, error) {
+	b, err := os.ReadFile(machine(dir).path("faults"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\n"), "\n"), err
 }

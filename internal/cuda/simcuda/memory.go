@@ -27,6 +27,7 @@ type memory struct {
 	holds  int      // references, mappings, IPC opens
 	fabric *[64]byte
 
+	isManaged bool
 	// Of an IPC mapping: the handle, and the process that may free the memory.
 	ipc   [64]byte
 	owner string

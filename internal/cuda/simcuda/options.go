@@ -24,6 +24,8 @@ type Options struct {
 	// Missing is what Devices and Open fail with, as on a machine without the
 	// library.
 	Missing string `json:",omitempty"`
+	// Start is what the first call of Devices takes.
+	Start time.Duration `json:",omitempty"`
 	// Delay and BytesPerSecond (0: no limit) are what each copy takes.
 	Delay          time.Duration `json:",omitempty"`
 	BytesPerSecond uint64        `json:",omitempty"`

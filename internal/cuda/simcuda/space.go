@@ -213,16 +213,49 @@ func (c *context) Unmap(p cuda.Ptr, size uint64) error {
 	return nil
 }
 
+// deviceAt finds the device memory at an address, or says what is there.
+func (d *Driver) deviceAt(p cuda.Ptr) (*mapping, *span, error) {
+	m, s := d.at(uint64(p), 1)
+	what := ""
+	switch {
+	case m != nil && m.mem.isManaged:
+		what = "managed memory"
+	case m != nil:
+		return m, s, nil
+	case d.hostAt(uint64(p)) != nil:
+		what = "host memory"
+	default:
+		what = "nothing that the driver knows"
+	}
+	return nil, nil, refuse("cuPointerGetAttribute", fmt.Sprintf("%#x, which is %s, not a device's memory", uint64(p), what), cuda.InvalidValue)
+}
+
+// Where implements [cuda.Driver].
+func (d *Driver) Where(p cuda.Ptr) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.begin("cuPointerGetAttribute"); err != nil {
+		return 0, err
+	}
+	m, _, err := d.deviceAt(p)
+	if err != nil {
+		return 0, err
+	}
+	return m.mem.device, nil
+}
+
 // Pointer implements [cuda.Context].
 func (c *context) Pointer(p cuda.Ptr) (cuda.PointerInfo, error) {
-	const call = "cuPointerGetAttribute"
-	if err := c.enter(call); err != nil {
+	if err := c.enter("cuPointerGetAttribute"); err != nil {
 		return cuda.PointerInfo{}, err
 	}
 	defer c.leave()
-	m, s := c.at(uint64(p), 1)
-	if m == nil {
-		return cuda.PointerInfo{}, refuse(call, fmt.Sprintf("%#x, which is not device memory", uint64(p)), cuda.InvalidValue)
+	m, s, err := c.deviceAt(p)
+	if err != nil {
+		return cuda.PointerInfo{}, err
+	}
+	if s.gpu != c.gpu && (s.kind != reserved || m.mem.device != c.gpu.ordinal) {
+		return cuda.PointerInfo{}, refuse("cuMemGetAddressRange", fmt.Sprintf("%#x, which is not GPU %d's", uint64(p), c.gpu.ordinal), cuda.NotFound)
 	}
 	i := cuda.PointerInfo{
 		Base: cuda.Ptr(m.base), Size: m.size, MappingBase: cuda.Ptr(m.base), MappingSize: m.size,

@@ -119,6 +119,11 @@ func (c *context) SyncStream(n cuda.Stream) error {
 	if err != nil {
 		return err
 	}
+	return c.sync(call, s)
+}
+
+// sync waits for what is queued. The lock is held.
+func (c *context) sync(call string, s *stream) error {
 	for len(s.queue) > 0 && c.gpu.lost == 0 && !c.isClosed {
 		s.wake.Wait()
 	}

@@ -530,9 +530,11 @@ func TestMissing(t *testing.T) {
 	}
 }
 
-// TestFaults: wrong orders that the real driver lets pass are recorded.
+// TestFaults: wrong orders that the real driver lets pass are recorded, by the
+// process and by the machine.
 func TestFaults(t *testing.T) {
-	d := startDriver(t, oneGPU(t))
+	o := oneGPU(t)
+	d := startDriver(t, o)
 	dev := gpuOf(t, d)
 	var kept cuda.Context
 	do(t, dev, func(c cuda.Context) error {
@@ -549,6 +551,28 @@ func TestFaults(t *testing.T) {
 	c := d.Counts()
 	if len(c.Faults) != 2 || c.Streams != 1 || c.IsClean() {
 		t.Errorf("%+v", c)
+	}
+	if all, err := Faults(o.Dir); err != nil || len(all) != 2 {
+		t.Errorf("of the machine: %q, %v", all, err)
+	}
+}
+
+// TestEventOfAnotherGPU: what crashes the process on the real driver is a fault.
+func TestEventOfAnotherGPU(t *testing.T) {
+	d := startDriver(t, Options{Dir: t.TempDir(), Devices: make([]Device, 2)})
+	other, err := d.Open(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e cuda.Event
+	do(t, gpuOf(t, d), func(c cuda.Context) (err error) { e, err = c.CreateEvent(true); return err })
+	err = other.Do(func(c cuda.Context) error { _, err := c.ExportEvent(e); return err })
+	if faults := d.Counts().Faults; !errors.Is(err, cuda.InvalidContext) || len(faults) != 1 {
+		t.Errorf("%v, faults: %v", err, faults)
+	}
+	do(t, other, func(c cuda.Context) error { return c.DestroyEvent(e) })
+	if err := other.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -68,6 +68,24 @@ func (rs *remotes) again(r *remote, c *mapping.Cache[cuda.Ptr]) error {
 	return c.Announce(r.source())
 }
 
+// at finds what a provider has at a base. The lock is held.
+func (rs *remotes) at(provider sdk.Incarnation, base uint64) *remote {
+	if p := rs.providers[provider]; p != nil {
+		return p.byBase[base]
+	}
+	return nil
+}
+
+// anyAt finds what any provider, also one that is gone, had at a base.
+func (rs *remotes) anyAt(base uint64) *remote {
+	for provider := range rs.providers {
+		if r := rs.at(provider, base); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
 // put takes the place of what had the base. The lock is held.
 func (rs *remotes) put(r *remote) {
 	p := rs.providers[r.Provider]
@@ -140,10 +158,9 @@ func (t *Transport) Announce(_ context.Context, from sdk.RemoteRegion) error {
 	rs := &t.remotes
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	p := rs.providers[from.Provider]
-	var old *remote
-	if p != nil {
-		old = p.byBase[from.Base]
+	old := rs.at(from.Provider, from.Base)
+	if t.addressOnly {
+		old = rs.anyAt(from.Base)
 	}
 	if old == nil && rs.n >= maxRegions {
 		return sdk.Errorf(sdk.Busy, "mnnvl: %d regions of peers are known, the limit", maxRegions)
@@ -165,6 +182,9 @@ func (t *Transport) Announce(_ context.Context, from sdk.RemoteRegion) error {
 func (t *Transport) Withdraw(ctx context.Context, provider sdk.Incarnation, c sdk.Capability) error {
 	if err := t.Life.Running(); err != nil {
 		return err
+	}
+	if t.addressOnly {
+		return nil
 	}
 	t.remotes.withdraw(provider, c)
 	var errs []error

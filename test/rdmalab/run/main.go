@@ -1,8 +1,9 @@
 //go:build linux
 
-// Command run boots the lab and runs the table of RDMA's rows in it
-// (`make lab-rdma`), its short form (-smoke, in `make test`), or a command in
-// both hosts; -keep lets them stay until it is interrupted:
+// Command run boots the lab and runs the rdma plugin's tests, the scenarios of
+// memory and the table of RDMA's rows in it (`make lab-rdma`), its short form
+// (-smoke, in `make test`), or a command in both hosts; -keep lets them stay
+// until it is interrupted:
 //
 //	go run ./test/rdmalab/run -- ibv_devinfo
 //
@@ -35,6 +36,7 @@ func main() {
 		return nil
 	})
 	flag.StringVar(&o.tests, "tests", "", "these tests of the plugin only: a pattern, or none")
+	flag.StringVar(&o.scenarios, "scenarios", "", "these scenarios of memory only: a pattern, or none")
 	flag.Parse()
 	o.command = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -58,6 +60,7 @@ func main() {
 type options struct {
 	smoke, keep   bool
 	bin, tests    string
+	scenarios     string
 	rows, command []string
 }
 

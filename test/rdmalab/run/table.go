@@ -49,7 +49,7 @@ func use(ctx context.Context, l *rdmalab.Lab, o options, work string) error {
 		})
 	}
 	if o.smoke {
-		o.rows, o.tests = smokeRows, smokeTests
+		o.rows, o.tests, o.scenarios = smokeRows, smokeTests, none
 	}
 	if err := warm(ctx, l, o); err != nil {
 		return err
@@ -57,6 +57,9 @@ func use(ctx context.Context, l *rdmalab.Lab, o options, work string) error {
 	var errs []error
 	if o.tests != none {
 		errs = append(errs, tests(ctx, l, o, work))
+	}
+	if o.scenarios != none {
+		errs = append(errs, scenarios(ctx, l, o, work))
 	}
 	if !slices.Contains(o.rows, none) {
 		errs = append(errs, rows(ctx, l, o))

@@ -34,9 +34,9 @@ of each: for every transport, kind of op and size,
 and the same for a plain program: the same bytes between the same memory over one
 TCP connection of the two processes, with nothing between. Memory is what nodes and
 plugins have of their own together, without the regions; growth is how much higher
-it was in the second half of a measurement than in the first, in the worst round. The ratio is that of
-the two rates of one round. Each round has fresh processes, and they take turns to
-go first. That what was moved is what was there is checked each time.`,
+it was in the second half of a measurement than in the first, in the worst round.
+The ratio is that of the two rates of one round. Each round has fresh processes, and
+they take turns to go first. That what was moved is what was there is checked each time.`,
 		Args: noArgs,
 	}
 	flags := c.Flags()

@@ -24,8 +24,9 @@ type sendArgs struct {
 	From, To int
 	Hold     bool
 	Sizes    sizes
-	// Transfers: every second one goes with a transfer.
+	// Transfers: every second one goes with a transfer, which may take so long.
 	Transfers bool
+	Within    time.Duration
 }
 
 // receiveArgs ask a node to receive notifications of these sizes, and, with
@@ -104,7 +105,7 @@ func (n *node) send(ctx context.Context, a sendArgs) error {
 	}
 	s := &sender{e: e, peer: a.Peer, count: a.Count, from: a.From, to: a.To, hold: a.Hold, sizes: a.Sizes, journal: n.journal}
 	if a.Transfers {
-		if s.outbox, err = openOutbox(ctx, e, a.Peer, a.Count); err != nil {
+		if s.outbox, err = openOutbox(ctx, e, a.Peer, a.Count, a.Within); err != nil {
 			return err
 		}
 	}

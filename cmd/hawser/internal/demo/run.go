@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -225,6 +226,9 @@ func (s *stage) judge(r *Result) {
 	}
 	if !s.row.partial {
 		s.problems = append(s.problems, r.complete()...)
+		if i := slices.IndexFunc(l.ended, func(e ending) bool { return !e.Acked }); i >= 0 {
+			s.require(false, "one of the failures: %s", l.ended[i].Error)
+		}
 	}
 	if s.row.judge != nil {
 		s.row.judge(s, l, r)

@@ -40,9 +40,10 @@ type stage struct {
 	dir      string            // of control sockets, or empty
 	thawed   []time.Duration   // when the receiver was resumed
 	victims  []*victim         // nodes that are frozen
-	// deadAfter is how long it took until a dead path was reported.
-	deadAfter time.Duration
-	held      int // how often senders have said that they are done before END
+	// deadAfter is how long it took until a dead path was reported, at least, and
+	// deadWithin at most.
+	deadAfter, deadWithin time.Duration
+	held                  int // how often senders have said that they are done before END
 	// left is how many more faults have to fit into the stream, and cycle how
 	// long one has taken until the next could happen.
 	left     int
@@ -248,7 +249,7 @@ func (s *stage) send(ctx context.Context) error {
 func (s *stage) sending(from, to int, hold bool) sendArgs {
 	return sendArgs{
 		Peer: s.receiver.opened.Address, Count: s.o.Count, Pace: s.fullPace(),
-		From: from, To: to, Hold: hold, Sizes: s.sizes(), Transfers: !s.row.noTransfers,
+		From: from, To: to, Hold: hold, Sizes: s.sizes(), Transfers: !s.row.noTransfers, Within: sendTimeout * s.o.slow(),
 	}
 }
 

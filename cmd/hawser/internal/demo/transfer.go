@@ -56,15 +56,16 @@ type outbox struct {
 	e       *engine.Engine
 	local   *engine.Region
 	segment *engine.Segment
+	within  time.Duration // each
 }
 
-func openOutbox(ctx context.Context, e *engine.Engine, peer string, count int) (*outbox, error) {
+func openOutbox(ctx context.Context, e *engine.Engine, peer string, count int, within time.Duration) (*outbox, error) {
 	local, err := e.AllocateHost(memorySize(count), engine.RegionOptions{Private: true})
 	if err != nil {
 		return nil, err
 	}
 	segment, err := e.OpenSegment(ctx, peer)
-	return &outbox{e: e, local: local, segment: segment}, err
+	return &outbox{e: e, local: local, segment: segment, within: within}, err
 }
 
 // send writes the cell of the i-th notification into the receiver's memory, with
@@ -72,7 +73,7 @@ func openOutbox(ctx context.Context, e *engine.Engine, peer string, count int) (
 // nothing was moved, nor will be, is submitted again, to whichever life of the
 // receiver is there then.
 func (o *outbox) send(ctx context.Context, i int, n engine.Notification) error {
-	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	ctx, cancel := context.WithTimeout(ctx, o.within)
 	defer cancel()
 	copy(o.local.Bytes()[cellAt(i):], cell(n.Name))
 	for wait := memoryRetry; ; wait = min(2*wait, 16*memoryRetry) {

@@ -42,7 +42,7 @@ func TestTransfers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := openOutbox(t.Context(), a, peer, count)
+	out, err := openOutbox(t.Context(), a, peer, count, sendTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1201,6 +1201,7 @@ type InvalidateRequest struct {
 	From          []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`           // the provider
 	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`    // of its descriptor, now
 	Withdrawn     [][]byte               `protobuf:"bytes,3,rep,name=withdrawn,proto3" json:"withdrawn,omitempty"` // capabilities, 16 bytes each
+	To            []byte                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`               // the consumer that is meant; older senders leave it out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1252,6 +1253,13 @@ func (x *InvalidateRequest) GetVersion() uint64 {
 func (x *InvalidateRequest) GetWithdrawn() [][]byte {
 	if x != nil {
 		return x.Withdrawn
+	}
+	return nil
+}
+
+func (x *InvalidateRequest) GetTo() []byte {
+	if x != nil {
+		return x.To
 	}
 	return nil
 }
@@ -1403,11 +1411,12 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"\x05known\x18\x03 \x01(\x04R\x05known\"=\n" +
 	"\rDescribeReply\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x12\n" +
-	"\x04body\x18\x02 \x01(\fR\x04body\"_\n" +
+	"\x04body\x18\x02 \x01(\fR\x04body\"o\n" +
 	"\x11InvalidateRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\fR\x04from\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x1c\n" +
-	"\twithdrawn\x18\x03 \x03(\fR\twithdrawn\")\n" +
+	"\twithdrawn\x18\x03 \x03(\fR\twithdrawn\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\fR\x02to\")\n" +
 	"\x0fInvalidateReply\x12\x16\n" +
 	"\x06leased\x18\x01 \x03(\fR\x06leased2\x81\x05\n" +
 	"\aControl\x12G\n" +

@@ -89,6 +89,7 @@ R cuPointerGetAttribute(void *v, int a, P p) {
 	if (p < 0x1000) return 1;
 	switch (a) {
 	case 2: *(unsigned *)v = p == 0x9999 ? 1 : 2; return 0;
+	case 8: *(char *)v = p == 0x8888; return 0;
 	case 9: *(int *)v = 1; return 0;
 	case 10: *(char *)v = 1; return 0;
 	case 14: *(unsigned *)v = 1 | 8 | 2; return 0;
