@@ -427,9 +427,12 @@ func (m *mover) abort() {
 	defer m.mu.Unlock()
 	for _, o := range m.liveLocked() {
 		m.failLocked(o, sdk.Errorf(sdk.Closed, "the engine was closed"))
-		// A transport's process may live, and use what the op has: Region.Close
-		// waits for that by itself, whereas nothing ends the op's leases any more.
-		m.doneWithLocked(o)
+		m.endLocked(o)
+		if !m.self() { // a copy ends by itself
+			// A transport's process may live, and use what the op has: Region.Close
+			// waits for that, whereas nothing ends the op's leases any more.
+			m.doneWithLocked(o)
+		}
 	}
 	m.timer.Stop()
 }
