@@ -90,7 +90,7 @@ func TestTheNextVersionWaitsForTheOpsOfTheLast(t *testing.T) {
 				t.Fatalf("no new version: %v", err)
 			}
 			x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: base, Length: 100})
-			time.Sleep(stalledAfter)
+			time.Sleep(3333 * time.Millisecond) // nothing else stirs just then
 			if isClosed(x.Done()) || slices.Contains(heard.versions(Capability{}, base), s.desc.Version) {
 				t.Errorf("told %v: announced: %v", told, heard.versions(Capability{}, base))
 			}
