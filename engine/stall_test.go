@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -91,6 +92,7 @@ func TestSlowOpsAreNotStalled(t *testing.T) {
 				for i := range tt.ops {
 					w.fast.Delay("a:1", "b:1", "", time.Duration(i+1)*tt.each)
 					xs = append(xs, w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: uint64(tt.size)}))
+					synctest.Wait() // it is posted
 				}
 				for _, x := range xs {
 					if err := w.done(x); err != nil {
