@@ -14,8 +14,8 @@ import (
 // gates are the passive ends of endpoints for memory: those over which peers
 // reach this engine's regions. They belong to peers' incarnations and outlive
 // associations, since what a fence promises must hold whoever forgot whom: once
-// a generation is fenced, nothing that came over it, or over an older one, is
-// carried out any more, and none of them is accepted.
+// a generation is fenced, nothing that came over it is carried out any more, and
+// neither it nor an older one is accepted.
 //
 // Their lock is a leaf: transports are called without it.
 type gates struct {
@@ -209,8 +209,10 @@ func (p *passive) gone() {
 	}
 }
 
-// fence ends a generation and all older ones, and waits until nothing of them
-// is carried out any more.
+// fence ends a generation and all older ones, and waits until nothing of the
+// former is carried out any more. The older ones are not waited for: what may
+// have come over one of them has a fence of its own, and none of that lane would
+// ever be granted after a plugin that does not die.
 func (gs *gates) fence(ctx context.Context, from Incarnation, k laneKey, generation uint64) error {
 	gs.mu.Lock()
 	d := gs.doorwayLocked(from, k)
@@ -221,23 +223,25 @@ func (gs *gates) fence(ctx context.Context, from Incarnation, k laneKey, generat
 	}
 	d.seen = max(d.seen, generation)
 	var ends []*passive
+	var over <-chan struct{} = closedChan
 	for _, p := range d.ends {
 		if p.generation <= generation {
 			ends = append(ends, p)
+		}
+		if p.generation == generation {
+			over = p.over
 		}
 	}
 	gs.mu.Unlock()
 	for _, p := range ends {
 		p.end()
 	}
-	for _, p := range ends {
-		select {
-		case <-p.over:
-		case <-ctx.Done():
-			return sdk.Errorf(sdk.Busy, "fence: transport %s has not ended generation %d over %s yet", k.transport, p.generation, k.path)
-		}
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return sdk.Errorf(sdk.Busy, "fence: transport %s has not ended generation %d over %s yet", k.transport, generation, k.path)
 	}
-	return nil
 }
 
 // Fence answers a peer that has to know that nothing of what it sent over an

@@ -297,7 +297,7 @@ func TestAFenceCoversWhatIsBeingAccepted(t *testing.T) {
 		}()
 		<-f.accepting
 		fenced := make(chan error, 1)
-		go func() { fenced <- gs.fence(context.Background(), peer, k, 9) }()
+		go func() { fenced <- gs.fence(context.Background(), peer, k, 7) }()
 		synctest.Wait()
 		select {
 		case err := <-fenced:
@@ -317,8 +317,11 @@ func TestAFenceCoversWhatIsBeingAccepted(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		if err := gs.fence(short, peer, k, 9); !errors.Is(err, Busy) {
+		if err := gs.fence(short, peer, k, 7); !errors.Is(err, Busy) {
 			t.Errorf("a fence without its end: %v", err)
+		}
+		if err := gs.fence(context.Background(), peer, k, 9); err != nil {
+			t.Errorf("a generation that never came: %v", err)
 		}
 		h.Ended(sdk.Closed)
 		if err := <-fenced; err != nil {
@@ -330,6 +333,51 @@ func TestAFenceCoversWhatIsBeingAccepted(t *testing.T) {
 			if err != nil || reply.Newest != 9 {
 				t.Errorf("generation %d: %+v, %v", late, reply, err)
 			}
+		}
+		e.cancel()
+		e.tasks.Wait()
+	})
+}
+
+// A plugin that does not die has the fence of its own endpoints wait, and not
+// those of its successor's on the same lane.
+func TestAFenceIsOfOneGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &Engine{}
+		e.ctx, e.cancel = context.WithCancel(context.Background())
+		var gs gates
+		gs.init(e)
+		peer, k := Incarnation{1}, laneKey{"fast", "p", 0}
+		accept := func(generation uint64) (*passiveFake, chan struct{}) {
+			f := &passiveFake{accepting: make(chan struct{}), goOn: closedChan, closed: make(chan sdk.Handler, 9)}
+			gone := make(chan struct{})
+			inst := &pluginhost.Instance{Mover: f, Description: sdk.Description{Name: "fast"}, Gone: gone}
+			if _, err := gs.accept(context.Background(), inst, 1, sdk.Target{Peer: peer, Path: "p", Generation: generation}, nil); err != nil {
+				t.Fatal(err)
+			}
+			return f, gone
+		}
+		fence := func(generation uint64) error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			return gs.fence(ctx, peer, k, generation)
+		}
+		first, gone := accept(3)
+		first.h.Ended(sdk.PluginExited) // its process may run on
+		next, _ := accept(4)
+		if err := fence(4); !errors.Is(err, Busy) {
+			t.Errorf("fenced before its end: %v", err)
+		}
+		next.h.Ended(sdk.Closed)
+		if err := fence(4); err != nil {
+			t.Errorf("the lane can never be fenced again: %v", err)
+		}
+		if err := fence(3); !errors.Is(err, Busy) {
+			t.Errorf("fenced although its plugin may run: %v", err)
+		}
+		close(gone)
+		if err := fence(3); err != nil {
+			t.Error(err)
 		}
 		e.cancel()
 		e.tasks.Wait()

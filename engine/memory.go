@@ -39,6 +39,7 @@ type memory struct {
 	readers    map[Incarnation]*reader
 	sources    map[Incarnation]*source
 	fading     map[*source]struct{} // dead, and something of them is still in use
+	stirring   bool                 // all movers are to look again
 	// changed is closed, and made anew, when something that Region.Close
 	// waits for has happened.
 	changed chan struct{}
@@ -197,10 +198,21 @@ func (m *memory) register(r *Region, inst *pluginhost.Instance) error {
 }
 
 // stirLocked has ops looked at again that may have waited for a registration.
+// Many may come at once.
 func (m *memory) stirLocked() {
-	for _, s := range m.sources {
-		m.e.tasks.Go(s.mover.stir)
+	if m.stirring {
+		return
 	}
+	m.stirring = true
+	m.e.tasks.Go(func() {
+		m.mu.Lock()
+		m.stirring = false
+		sources := m.sourcesLocked()
+		m.mu.Unlock()
+		for _, s := range sources {
+			s.mover.stir()
+		}
+	})
 }
 
 // hand makes the call.

@@ -5,6 +5,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -499,5 +500,32 @@ func TestNoLockIsHeldAcrossAClose(t *testing.T) {
 		p.gone()
 		b.memory.forget(peer)
 		w.shut(b)
+	})
+}
+
+// However many registrations end at once, ops are looked at by one goroutine.
+func TestOneGoroutineLooksAfterABurst(t *testing.T) {
+	moving(t, func(w *world) {
+		a, _, mine, theirs, g, end := w.movers(100)
+		defer end()
+		synctest.Wait()
+		a.memory.mu.Lock()
+		before := runtime.NumGoroutine()
+		for range 100 {
+			a.memory.stirLocked()
+		}
+		if n := runtime.NumGoroutine() - before; n > 1 {
+			t.Errorf("%d goroutines", n)
+		}
+		a.memory.mu.Unlock()
+		synctest.Wait()
+		a.memory.mu.Lock()
+		if a.memory.stirring {
+			t.Error("the next burst is not looked at")
+		}
+		a.memory.mu.Unlock()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -284,6 +285,7 @@ func TestMetricsMove(t *testing.T) {
 				}
 				before := samples(t, of, 0)
 				c.fire(t, w, a, b)
+				synctest.Wait() // what a's transport has handed over, b's engine has taken in
 				moved(t, of, before, c.want...)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				defer cancel()

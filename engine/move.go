@@ -335,7 +335,7 @@ func (m *mover) placeLocked(o *op, now time.Time) *channel {
 	}
 	for c.Send >= 0 {
 		l := m.order[c.Send]
-		switch s.announcedLocked(l.inst, o.buffer, o.key, o.buffer.Way(l.transport, l.remote), now) {
+		switch s.announcedLocked(l, o, now) {
 		case learns:
 			return nil
 		case declines:

@@ -36,7 +36,8 @@ type channel struct {
 	posted       map[uint64]*chunk
 	ops          int
 	bytes        uint64
-	moved        time.Time // when the last outcome came, or something was posted after none was
+	oldest       uint64    // id of what was posted first, of what has no outcome
+	moved        time.Time // since when that is the oldest
 	blockedUntil time.Time
 	frames       []sdk.Frame
 	flushes      []*chunk // to be posted
@@ -57,9 +58,15 @@ type chunk struct {
 // retryTransport is how long an endpoint that took nothing is left alone.
 const retryTransport = 2 * time.Millisecond
 
-// stalledAfter is how long an endpoint may be without an outcome although it
-// has chunks: then it is ended, and they are fenced.
-const stalledAfter = 5 * time.Second
+// stalledAfter is how long the chunk that an endpoint has had for longest may be
+// without an outcome, from when those before it had theirs, and slowest is how
+// many bytes of it a second give it more time: then the endpoint is ended, and
+// its chunks are fenced. Outcomes of later ones say nothing of it: they come in
+// any order.
+const (
+	stalledAfter = 5 * time.Second
+	slowest      = 16 << 20
+)
 
 func (ch *channel) canSend(now time.Time) bool {
 	return !ch.closing && !ch.ended && !now.Before(ch.blockedUntil)
@@ -71,7 +78,7 @@ func (ch *channel) post(c *chunk, now time.Time) {
 	ch.last++
 	ch.posted[ch.last] = c
 	if ch.ops == 0 {
-		ch.moved = now
+		ch.oldest, ch.moved = ch.last, now
 	}
 	ch.ops++
 	ch.bytes += c.span.Length
@@ -98,7 +105,19 @@ func (ch *channel) takeLocked(id uint64) *chunk {
 	delete(ch.posted, id)
 	ch.ops--
 	ch.bytes -= c.span.Length
+	if id == ch.oldest {
+		ch.moved = time.Now()
+		for ch.ops > 0 && ch.posted[ch.oldest] == nil {
+			ch.oldest++
+		}
+	}
 	return c
+}
+
+// stallsAt is when an endpoint with chunks is taken for stalled.
+func (ch *channel) stallsAt() time.Time {
+	size := time.Duration(ch.posted[ch.oldest].span.Length)
+	return ch.moved.Add(stalledAfter + size*time.Second/slowest)
 }
 
 // takenLocked deals with what the transport did not take: it never left.
@@ -127,7 +146,6 @@ func (ch *channel) Completed(cs []sdk.Completion) {
 	if ch.ended {
 		return
 	}
-	ch.moved = time.Now()
 	for _, x := range cs {
 		c := ch.takeLocked(x.ID)
 		switch {

@@ -227,3 +227,31 @@ func TestTransfersToOneselfTakeTurnsAndEnd(t *testing.T) {
 		}
 	})
 }
+
+// A copy that is under way when the engine is closed has its memory until it has
+// ended, although its op is reported.
+func TestACopyThatIsAbortedKeepsItsMemory(t *testing.T) {
+	moving(t, func(w *world) {
+		a, mine, other, g, end := w.alone(100)
+		defer end()
+		_, release := g.stopped()
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: other.Address(), Length: 100})
+		m := &g.cur.mover
+		m.mu.Lock()
+		o := m.queue[0]
+		o.posted = 1 // as copyLocked does
+		m.mu.Unlock()
+		m.abort()
+		if n := a.memory.leases.Held(mine); n != 1 || !isClosed(x.Done()) {
+			t.Errorf("%d leases; ended: %v", n, x.Results())
+		}
+		m.mu.Lock()
+		o.posted = 0
+		m.settleLocked(o)
+		m.mu.Unlock()
+		if n := a.memory.leases.Held(mine); n != 0 {
+			t.Errorf("%d leases are left", n)
+		}
+		release()
+	})
+}

@@ -62,11 +62,11 @@ func (m *mover) overdueLocked(ch *channel, now time.Time) bool {
 		}
 		patient = patient || c.op.event != nil // it waits for the application
 	}
-	if ch.ops == 0 || patient || now.Sub(ch.moved) < stalledAfter {
+	if ch.ops == 0 || now.Before(ch.stallsAt()) {
 		return false
 	}
-	if m.s.e.freeze.Within(ch.moved, now) {
-		ch.moved = now // this process did not run
+	if patient || m.s.e.freeze.Within(ch.moved, now) {
+		ch.moved = now // or this process did not run
 		return false
 	}
 	m.s.e.stats.moves[moveStalled].Add(1)
@@ -100,7 +100,7 @@ func (m *mover) armLocked(now time.Time) {
 			continue
 		}
 		if ch.ops > 0 {
-			see(ch.moved.Add(stalledAfter))
+			see(ch.stallsAt())
 		}
 		see(later(ch.blockedUntil, now))
 		if !ch.retired.IsZero() {

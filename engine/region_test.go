@@ -487,7 +487,17 @@ func TestCloseOfTheEngineEndsWhatADeadPluginHas(t *testing.T) {
 		if !isClosed(x.Done()) || !errors.Is(x.Wait(context.Background()), OutcomeUnknown) {
 			t.Errorf("%v", x.Results())
 		}
+		short, stop := context.WithTimeout(context.Background(), time.Minute)
+		defer stop()
+		if err := mine.Close(short); !errors.Is(err, Busy) || !strings.Contains(err.Error(), "transport fast, which does not die") {
+			t.Errorf("its plugin may run, and the region is given up: %v", err)
+		}
 		w.letGo(first)
+		again, stop := context.WithTimeout(context.Background(), time.Minute)
+		defer stop()
+		if err := mine.Close(again); err != nil {
+			t.Error(err)
+		}
 		w.fast.HoldWrites("b:1", false)
 		w.shut(b)
 	})

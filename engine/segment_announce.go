@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/hawser-transport/hawser/engine/internal/descriptor"
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -36,15 +35,19 @@ const (
 	declines           // it would not hear of it a moment ago
 )
 
-// announcedLocked tells whether an instance knows a region as the provider's
-// instance published it; if not, it is told.
-func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer, k bufferKey, w *descriptor.Way, now time.Time) knowledge {
+// announcedLocked tells whether a lane's instance knows an op's region as the
+// provider's instance published it; if not, it is told.
+func (s *source) announcedLocked(l *lane, o *op, now time.Time) knowledge {
+	inst, b, k, w := l.inst, o.buffer, o.key, o.buffer.Way(l.transport, l.remote)
 	key := announceKey{inst, k}
 	if refused, ok := s.parting[key]; ok {
 		// It would arrive before the withdrawal, which would then be of it.
 		if refused {
 			return declines // and may be for long
 		}
+		return learns
+	}
+	if s.precededLocked(k) {
 		return learns
 	}
 	x := s.told[key]
@@ -64,10 +67,7 @@ func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer
 	x.calls, x.ready, x.remote = true, false, w.Instance
 	r := sdk.RemoteRegion{
 		Provider: s.incarnation, Instance: w.Instance, Capability: b.Capability, Kind: b.Kind,
-		Base: b.Base, Length: b.Length, Writable: b.Writable, Attributes: w.Attributes, Version: s.newest,
-	}
-	if s.desc != nil {
-		r.Version = s.desc.Version
+		Base: b.Base, Length: b.Length, Writable: b.Writable, Attributes: w.Attributes, Version: o.version,
 	}
 	s.e.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.e.ctx, registerTimeout)
@@ -87,6 +87,20 @@ func (s *source) announcedLocked(inst *pluginhost.Instance, b *descriptor.Buffer
 		s.mover.stir()
 	})
 	return learns
+}
+
+// precededLocked reports whether ops use an older version of a region without
+// capability: they name it by its base alone, and would go on in this one as
+// soon as an instance knows it.
+func (s *source) precededLocked(k bufferKey) bool {
+	if k.c.IsZero() {
+		for other := range s.leaving {
+			if other.c.IsZero() && other.base == k.base && other.version < k.version {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // unknown takes in that an instance refuses an op as if it had not been told of
@@ -137,6 +151,7 @@ func (s *source) left(ks ...bufferKey) {
 	}
 	s.mu.Unlock()
 	s.fade()
+	s.mover.stir() // what waited for it
 }
 
 // fade takes a dead source out once nothing of the provider's is in use any more.

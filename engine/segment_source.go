@@ -251,9 +251,10 @@ func (s *source) replaceLocked(d *descriptor.Descriptor) {
 	}
 }
 
-// retireLocked has the transports told of a region that gets no new lease.
+// retireLocked has the transports told of a region that gets no new lease. Its
+// provider may ask for that again and again, by its capability.
 func (s *source) retireLocked(k bufferKey) {
-	if s.leaving[k] > 0 || !s.toldLocked(k) {
+	if !k.c.IsZero() && s.leaving[k] > 0 || !s.toldLocked(k) && s.leases.Held(k) == 0 {
 		return
 	}
 	s.leaving[k]++
@@ -264,13 +265,13 @@ func (s *source) retireLocked(k bufferKey) {
 		case <-s.e.ctx.Done():
 		}
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		for key := range s.told {
 			if key.buffer == k {
 				s.forgetLocked(key)
 			}
 		}
-		s.leftLocked(k)
+		s.mu.Unlock()
+		s.left(k)
 	})
 }
 

@@ -30,6 +30,7 @@ type op struct {
 	offset  uint64 // in the buffer
 	buffer  *descriptor.Buffer
 	version uint64 // of the descriptor that buffer is of
+	latest  uint64 // of the latest one that was looked at for it
 
 	spans     []spread.Span // unsent
 	posted    int           // chunks that are posted or fencing
@@ -63,13 +64,13 @@ const (
 // followLocked takes the region's attributes from the latest descriptor.
 func (o *op) followLocked(s *source) {
 	d := s.desc
-	if d == nil || d.Version == o.version || o.key.c.IsZero() {
+	if d == nil || d.Version == o.latest || o.key.c.IsZero() {
 		return
 	}
-	o.version = d.Version
+	o.latest = d.Version
 	for i := range d.Buffers {
 		if d.Buffers[i].Capability == o.key.c {
-			o.buffer = &d.Buffers[i]
+			o.buffer, o.version = &d.Buffers[i], d.Version
 			return
 		}
 	}
@@ -427,6 +428,11 @@ func (m *mover) abort() {
 	for _, o := range m.liveLocked() {
 		m.failLocked(o, sdk.Errorf(sdk.Closed, "the engine was closed"))
 		m.endLocked(o)
+		if !m.self() { // a copy ends by itself
+			// A transport's process may live, and use what the op has: Region.Close
+			// waits for that, whereas nothing ends the op's leases any more.
+			m.doneWithLocked(o)
+		}
 	}
 	m.timer.Stop()
 }

@@ -105,7 +105,7 @@ func (g *target) resolve(s *source, last bool) bool {
 
 // take gives an op its route.
 func (o *op) take(r resolved) {
-	o.key, o.offset, o.buffer, o.version = r.key, r.offset, r.buffer, r.version
+	o.key, o.offset, o.buffer, o.version, o.latest = r.key, r.offset, r.buffer, r.version, r.version
 }
 
 // fail ends all ops, which nothing was resolved of.

@@ -28,6 +28,9 @@ const (
 	// maxProto leaves room for later protocols: the smaller of both sides'
 	// numbers is used, so a higher one than ours is no error.
 	maxProto = math.MaxUint16
+	// maxGeneration leaves room for the next ones: whoever is told of a
+	// generation counts on from there.
+	maxGeneration = 1 << 63
 )
 
 func missing(field string) error {
@@ -72,6 +75,13 @@ func checkNumber(field string, n uint64) error {
 		return missing(field)
 	}
 	return nil
+}
+
+func checkGeneration(field string, n uint64) error {
+	if n > maxGeneration {
+		return sdk.Errorf(sdk.InvalidArgument, "%s is %d, the limit is %d", field, n, uint64(maxGeneration))
+	}
+	return checkNumber(field, n)
 }
 
 func checkProto(field string, p, limit int) error {
@@ -153,7 +163,7 @@ func checkTransports(field string, ts []Transport) error {
 			return sdk.Errorf(sdk.TooLarge, "%s.lost has %d entries, the limit is %d", at, n, maxDown)
 		}
 		for _, l := range t.Lost {
-			if err := first(checkText(at+".lost.path", l.Path, maxPath), checkNumber(at+".lost.generation", l.Generation)); err != nil {
+			if err := first(checkText(at+".lost.path", l.Path, maxPath), checkGeneration(at+".lost.generation", l.Generation)); err != nil {
 				return err
 			}
 		}
@@ -203,7 +213,7 @@ func (r BootstrapRequest) check() error {
 		checkNumber("from_instance", r.FromInstance),
 		checkNumber("to_instance", r.ToInstance),
 		checkText("path", r.Path, maxPath),
-		checkNumber("generation", r.Generation),
+		checkGeneration("generation", r.Generation),
 		checkBytes("offer", r.Offer, maxOffer),
 		checkUse(r.Use, r.Lane),
 	)
@@ -230,6 +240,11 @@ func (r BootstrapReply) checkFor(q BootstrapRequest) error {
 	if r.Newest != 0 && r.Newest < q.Generation {
 		return sdk.Errorf(sdk.InvalidArgument, "newest is %d, older than the offer's generation %d", r.Newest, q.Generation)
 	}
+	if r.Newest != 0 {
+		if err := checkGeneration("newest", r.Newest); err != nil {
+			return err
+		}
+	}
 	return checkBytes("answer", r.Answer, maxOffer)
 }
 
@@ -252,7 +267,7 @@ func (r FenceRequest) check() error {
 		checkTransportName("transport", r.Transport),
 		checkText("path", r.Path, maxPath),
 		checkLane(r.Lane),
-		checkNumber("generation", r.Generation),
+		checkGeneration("generation", r.Generation),
 	)
 }
 

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -91,9 +92,12 @@ func TestChecks(t *testing.T) {
 		{bootstrapWith(func(q *BootstrapRequest) { q.FromInstance = 0 }), sdk.InvalidArgument, "from_instance is missing"},
 		{bootstrapWith(func(q *BootstrapRequest) { q.ToInstance = 0 }), sdk.InvalidArgument, "to_instance is missing"},
 		{bootstrapWith(func(q *BootstrapRequest) { q.Generation = 0 }), sdk.InvalidArgument, "generation is missing"},
+		{bootstrapWith(func(q *BootstrapRequest) { q.Generation = maxGeneration }), 0, ""},
+		{bootstrapWith(func(q *BootstrapRequest) { q.Generation = maxGeneration + 1 }), sdk.InvalidArgument, "generation is 9223372036854775809, the limit is"},
 		{bootstrapWith(func(q *BootstrapRequest) { q.Transport = "" }), sdk.InvalidArgument, "transport is missing"},
 		{BootstrapReply{Newest: 4}.checkFor(someBootstrap()), sdk.InvalidArgument, "newest is 4, older than the offer's generation 5"},
 		{BootstrapReply{Newest: 5}.checkFor(someBootstrap()), 0, ""},
+		{BootstrapReply{Newest: math.MaxUint64}.checkFor(someBootstrap()), sdk.InvalidArgument, "newest is 18446744073709551615, the limit is"},
 		{BootstrapReply{Answer: make([]byte, maxOffer+1)}.checkFor(BootstrapRequest{}), sdk.TooLarge, "answer has 65537 bytes"},
 		{ChangeRequest{From: incarnation(1), Transports: manyTransports(33)}.check(), sdk.TooLarge, "transports has 33 entries"},
 	} {

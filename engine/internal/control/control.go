@@ -117,7 +117,7 @@ type GoodbyeRequest struct {
 
 // FenceRequest asks for the end of an endpoint for memory, and of every older
 // one of the same transport, path and lane. It is answered once nothing of the
-// receiver's carries out anything more that came over them.
+// receiver's carries out anything more that came over it.
 type FenceRequest struct {
 	From, To   sdk.Incarnation
 	Transport  string

@@ -10,9 +10,12 @@ import (
 	"github.com/hawser-transport/hawser/sdk"
 )
 
-// Stall is how long a peer may let a passive end wait in the middle of an op:
-// meanwhile it holds the region, whose owner may want it back.
-const Stall = 30 * time.Second
+// A passive end holds a region in the middle of an op, and the region's owner
+// may want it back: so a peer has Stall for each stride of the op's bytes.
+const (
+	Stall  = 30 * time.Second
+	stride = 1 << 20
+)
 
 // Passive is the end of the side that accepted. It carries out what the other
 // one asks, and believes nothing of it.
@@ -134,8 +137,8 @@ func (p *Passive) take(conn Conn, r *request) (sdk.Code, error) {
 	defer p.reading.Store(0)
 	for b := use.Bytes; len(b) > 0; {
 		p.forward(&p.reading)
-		n, err := conn.Read(b)
-		if b = b[n:]; err != nil && len(b) > 0 {
+		n, err := io.ReadFull(conn, b[:min(stride, len(b))])
+		if b = b[n:]; err != nil {
 			return 0, err
 		}
 	}
@@ -167,10 +170,6 @@ func (p *Passive) write(conn Conn, answers <-chan answer) error {
 		}
 	}
 }
-
-// stride is how many bytes of a region are written before the peer is seen to
-// take them.
-const stride = 1 << 20
 
 // send writes a batch, of which only the last buffer is ever large.
 func (p *Passive) send(conn Conn, bufs net.Buffers, reads bool) error {

@@ -1046,7 +1046,7 @@ func (x *FenceRequest) GetGeneration() uint64 {
 }
 
 // FenceReply says that the receiver's transport carries out nothing more that
-// came over them.
+// came over the endpoint.
 type FenceReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
