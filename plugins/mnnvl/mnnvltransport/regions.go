@@ -41,12 +41,21 @@ type regions struct {
 	mu      sync.RWMutex
 	byCap   map[sdk.Capability]*region
 	tickets map[ticket]*region
+	shared  map[[sdk.HandleBytes]byte]*sharing
 	bases   uint64
 	closed  bool
 }
 
+// sharing is how many regions one IPC handle has, and the id that says that they
+// are of one allocation.
+type sharing struct {
+	id      allocationID
+	regions int
+}
+
 func (rs *regions) init() {
 	rs.byCap, rs.tickets = map[sdk.Capability]*region{}, map[ticket]*region{}
+	rs.shared = map[[sdk.HandleBytes]byte]*sharing{}
 }
 
 // take finds a region for an op, which releases it.
@@ -87,6 +96,19 @@ func (rs *regions) publish(r *region) {
 	}
 }
 
+// identify gives an IPC region the id of its allocation, until remove.
+func (rs *regions) identify(r *region) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	s := rs.shared[r.export.handle]
+	if s == nil {
+		s = &sharing{id: allocationID(newTicket())}
+		rs.shared[r.export.handle] = s
+	}
+	s.regions++
+	r.export.id = s.id
+}
+
 // nextBase is a base for a region's mapping here. The application's own repeat:
 // two registrations of the same memory are two.
 func (rs *regions) nextBase() uint64 {
@@ -101,6 +123,16 @@ func (rs *regions) remove(r *region) {
 	defer rs.mu.Unlock()
 	delete(rs.byCap, r.Capability)
 	delete(rs.tickets, r.export.ticket)
+	if r.export.id == (allocationID{}) {
+		return
+	}
+	// The application may free the memory once its last region is gone. What is
+	// there then may have the same handle, and gets another id.
+	if s := rs.shared[r.export.handle]; s.regions == 1 {
+		delete(rs.shared, r.export.handle)
+	} else {
+		s.regions--
+	}
 }
 
 func (rs *regions) get(c sdk.Capability) *region {
@@ -192,6 +224,9 @@ func (t *Transport) prepare(r *region) (sdk.Attributes, error) {
 	copy(r.export.handle[:], r.Handle)
 	if r.File != nil {
 		r.export.ticket, r.export.door = newTicket(), t.door.name
+	}
+	if r.export.kind == cuda.IPC {
+		t.regions.identify(r)
 	}
 	r.key = mapping.Key{Provider: t.self, Base: t.regions.nextBase(), Capability: r.Capability}
 	return r.export.attributes(), r.announce()

@@ -53,7 +53,7 @@ type Transport struct {
 	self    sdk.Incarnation
 	regions regions
 	remotes remotes
-	opening chan struct{} // full while an IPC handle is opened
+	handles handles
 
 	// Set by Configure, which comes before everything else.
 	settings settings
@@ -68,10 +68,11 @@ type Transport struct {
 
 // New makes a transport of a driver's GPUs, whose links the reader knows.
 func New(d cuda.Driver, gpus nvml.Reader) *Transport {
-	t := &Transport{Base: streams.NewBase[*endpoint](), driver: d, gpus: gpus, addressOnly: addressOnly, opening: make(chan struct{}, 1)}
+	t := &Transport{Base: streams.NewBase[*endpoint](), driver: d, gpus: gpus, addressOnly: addressOnly}
 	_, _ = rand.Read(t.self[:]) // never fails
 	t.regions.init()
 	t.remotes.init()
+	t.handles.init(t.self)
 	return t
 }
 
@@ -93,7 +94,7 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	if err != nil {
 		return sdk.Setup{}, err
 	}
-	if t.settings = s; t.Log == nil {
+	if t.settings, t.handles.incarnation = s, cfg.Incarnation; t.Log == nil {
 		t.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Log != nil {
