@@ -5,8 +5,10 @@ package mnnvltransport
 import (
 	"context"
 	"crypto/subtle"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +45,6 @@ type regions struct {
 	tickets map[ticket]*region
 	shared  map[[sdk.HandleBytes]byte]*sharing
 	bases   uint64
-	closed  bool
 }
 
 // sharing is how many regions one IPC handle has, and the id that says that they
@@ -75,8 +76,6 @@ func (rs *regions) reserve(c sdk.Capability) error {
 	defer rs.mu.Unlock()
 	_, taken := rs.byCap[c]
 	switch {
-	case rs.closed:
-		return sdk.Errorf(sdk.Closed, "mnnvl: the transport is closed")
 	case taken:
 		return sdk.Errorf(sdk.Busy, "mnnvl: region %v is registered, or has not gone yet", c)
 	case len(rs.byCap) >= maxRegions:
@@ -141,17 +140,11 @@ func (rs *regions) get(c sdk.Capability) *region {
 	return rs.byCap[c]
 }
 
-// close returns what is left, and lets nothing be added.
-func (rs *regions) close() (left []*region) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	rs.closed = true
-	for _, r := range rs.byCap {
-		if r != nil {
-			left = append(left, r)
-		}
-	}
-	return left
+// all returns them, when none is being registered.
+func (rs *regions) all() []*region {
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	return slices.Collect(maps.Values(rs.byCap))
 }
 
 // descriptor returns a duplicate of a region's descriptor for whoever has its
@@ -182,9 +175,11 @@ func (t *Transport) Register(_ context.Context, from sdk.Region) (sdk.Attributes
 }
 
 func (t *Transport) register(from sdk.Region) (sdk.Attributes, error) {
-	if err := t.Life.Running(); err != nil {
+	end, err := t.Life.Begin() // Close gives all regions back, after this
+	if err != nil {
 		return nil, err
 	}
+	defer end()
 	if err := from.Check(); err != nil {
 		return nil, err
 	}
@@ -334,9 +329,10 @@ func (t *Transport) release(ctx context.Context, r *region) error {
 	return nil
 }
 
-// releaseAll gives all regions back, when there are no endpoints any more.
+// releaseAll gives all regions back, when there are no endpoints any more, and
+// there will be no others.
 func (t *Transport) releaseAll(ctx context.Context) error {
-	for _, r := range t.regions.close() {
+	for _, r := range t.regions.all() {
 		err := t.release(ctx, r)
 		if err != nil && ctx.Err() == nil {
 			err = t.release(ctx, r) // what the driver refuses once
