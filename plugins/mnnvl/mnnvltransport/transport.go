@@ -60,7 +60,7 @@ type Transport struct {
 	machine  string
 	devices  []*device
 	door     *door
-	entrance *entrance
+	doors    *streams.Doors[*endpoint]
 
 	closing sync.Mutex
 	closed  int // devices, the first ones
@@ -104,8 +104,7 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		return sdk.Setup{}, errors.Join(err, t.closeDevices(ctx))
 	}
 	setup, err := t.Listen(ctx, cfg, s.Settings, func(ln net.Listener) {
-		t.entrance = newEntrance(t, ln)
-		t.Life.Tasks.Go(t.entrance.serve)
+		t.doors = streams.OpenDoors(&t.Base, ln, protocol, streams.Milliseconds(s.HandshakeTimeoutMS))
 	})
 	if err != nil {
 		return sdk.Setup{}, errors.Join(err, t.closeDevices(ctx))
@@ -222,11 +221,11 @@ func (t *Transport) lose(d *device, err error) {
 }
 
 // Drain implements [sdk.Drainer].
-func (t *Transport) Drain(context.Context) error { return t.Stop(func() { t.entrance.close() }) }
+func (t *Transport) Drain(context.Context) error { return t.Stop(t.doors.Close) }
 
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
-	if err := t.Life.Close(ctx, func() { t.entrance.close() }); err != nil {
+	if err := t.Life.Close(ctx, func() { t.doors.Close() }); err != nil {
 		return err
 	}
 	return t.closeDevices(ctx)
