@@ -61,7 +61,7 @@ func (e *endpoint) Send(frames []sdk.Frame, _ bool) (int, error) {
 		t := e.parse(f)
 		if err := e.admit(t); err != nil {
 			if t.here != nil {
-				t.here.release()
+				e.t.regions.release(t.here)
 			}
 			return i, err
 		}

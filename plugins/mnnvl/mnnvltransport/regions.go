@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/plugins/internal/memory"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mapping"
 )
@@ -24,8 +25,8 @@ const maxRegions = 64 << 10
 // region is one of the application's.
 type region struct {
 	sdk.Region
-	hold
-	device *device // that copies for it
+	memory.Uses         // by ops, under the lock of regions
+	device      *device // that copies for it
 	// key and export are device memory's, which is another process's.
 	key    mapping.Key
 	export export
@@ -61,13 +62,32 @@ func (rs *regions) init() {
 
 // take finds a region for an op, which releases it.
 func (rs *regions) take(c sdk.Capability) *region {
-	rs.mu.RLock()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	r := rs.byCap[c]
-	rs.mu.RUnlock()
-	if r == nil || !r.hold.take() {
+	if r == nil || !r.Begin() {
 		return nil
 	}
 	return r
+}
+
+func (rs *regions) release(r *region) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r.End()
+}
+
+// leave lets no op take a region any more, and waits for those that have.
+func (rs *regions) leave(ctx context.Context, r *region) error {
+	rs.mu.Lock()
+	free := r.Leave()
+	rs.mu.Unlock()
+	if memory.Over(ctx, free) {
+		return nil
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	return sdk.Errorf(sdk.Busy, "mnnvl: %d ops of region %v have not ended", r.Count(), r.Capability)
 }
 
 // reserve keeps a capability's place for the region that publish puts there.
@@ -184,7 +204,6 @@ func (t *Transport) register(from sdk.Region) (sdk.Attributes, error) {
 		return nil, err
 	}
 	r := &region{Region: from}
-	r.hold.init()
 	if err := t.regions.reserve(r.Capability); err != nil {
 		return nil, err
 	}
@@ -298,15 +317,8 @@ func (t *Transport) Deregister(ctx context.Context, c sdk.Capability) error {
 
 // release waits for the ops of a region and gives back what there is of it.
 func (t *Transport) release(ctx context.Context, r *region) error {
-	free := r.leave()
-	select {
-	case <-free: // also if ctx has ended
-	default:
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return sdk.Errorf(sdk.Busy, "mnnvl: %d ops of region %v have not ended", r.count(), r.Capability)
-		}
+	if err := t.regions.leave(ctx, r); err != nil {
+		return err
 	}
 	r.releasing.Lock()
 	defer r.releasing.Unlock()
