@@ -114,15 +114,45 @@ func TestTombstones(t *testing.T) {
 	if !s.forbid(k(1), 0) || !s.forbid(k(1), never) || s.forbid(k(2), 0) {
 		t.Error("for ever, or never buried")
 	}
-	for n := range uint64(3 * maxTombstones) {
-		s.bury(k(n+2), never)
+}
+
+// TestTombstonesAreBounded: of one provider the oldest are forgotten, and no
+// other's; when there are too many of all, those of the provider that has most.
+func TestTombstonesAreBounded(t *testing.T) {
+	k := func(provider byte, n int) Key { return Key{Provider: sdk.Incarnation{provider}, Base: uint64(n)} }
+	var s tombstones
+	s.bury(k(1, 0), never)
+	for n := range 3 * maxProviderTombstones {
+		s.bury(k(2, n), never)
 	}
-	if len(s.floors) != maxTombstones || len(s.order) != maxTombstones {
-		t.Errorf("%d tombstones, %d in order", len(s.floors), len(s.order))
+	const first = 2 * maxProviderTombstones
+	if s.forbid(k(2, 0), 0) || s.forbid(k(2, first-1), 0) || !s.forbid(k(2, first), 0) || !s.forbid(k(1, 0), 0) || s.n != maxProviderTombstones+1 {
+		t.Errorf("%d tombstones, and not the oldest of the provider are forgotten", s.n)
 	}
-	const last = 3*maxTombstones + 1
-	if s.forbid(k(0), 0) || s.forbid(k(last-maxTombstones), 0) || !s.forbid(k(last-maxTombstones+1), 0) || !s.forbid(k(last), 0) {
-		t.Error("not the oldest are forgotten")
+	// Many with two each, as many as fit.
+	for n := 0; s.n < maxTombstones; n++ {
+		s.bury(Key{Provider: sdk.Incarnation{0xff, byte(n >> 17), byte(n >> 9), byte(n >> 1)}, Base: uint64(n)}, never)
+	}
+	for n := range 100 {
+		s.bury(k(1, 1+n), never)
+	}
+	if s.n != maxTombstones || s.forbid(k(2, first+99), 0) || !s.forbid(k(2, first+100), 0) || !s.forbid(k(1, 0), 0) {
+		t.Errorf("%d tombstones, and not those of the provider with most are forgotten", s.n)
+	}
+	// Many with one each: of whom nothing is known any more nothing is kept.
+	s = tombstones{}
+	for n := range maxTombstones + 10 {
+		s.bury(Key{Provider: sdk.Incarnation{0xff, byte(n >> 16), byte(n >> 8), byte(n)}}, never)
+	}
+	left := 0
+	for provider, g := range s.providers {
+		if len(g.floors) != len(g.order) || len(g.order) == 0 {
+			t.Errorf("%v has %d tombstones, %d in order", provider, len(g.floors), len(g.order))
+		}
+		left += len(g.order)
+	}
+	if left != s.n || s.n != maxTombstones {
+		t.Errorf("%d tombstones are counted as %d", left, s.n)
 	}
 }
 

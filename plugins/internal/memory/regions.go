@@ -41,7 +41,7 @@ type Regions struct {
 
 type region struct {
 	sdk.Region        // without its file
-	uses              // under the table's lock
+	Uses              // under the table's lock
 	bytes      []byte // the region, within the mapping
 	pin        Pin    // or nil
 
@@ -137,7 +137,7 @@ func (t *Regions) Use(c sdk.Capability, write bool, offset, length uint64) (Use,
 	if err := r.Admit(write, offset, length); err != nil {
 		return Use{}, err
 	}
-	if !r.begin() {
+	if !r.Begin() {
 		return Use{}, stale(c)
 	}
 	return Use{Bytes: r.bytes[offset : offset+length : offset+length], Pin: r.pin, t: t, region: r}, nil
@@ -147,7 +147,7 @@ func (t *Regions) Use(c sdk.Capability, write bool, offset, length uint64) (Use,
 func (u Use) End() {
 	u.t.mu.Lock()
 	defer u.t.mu.Unlock()
-	u.region.end()
+	u.region.End()
 }
 
 func stale(c sdk.Capability) error {
@@ -160,33 +160,18 @@ func (t *Regions) Deregister(ctx context.Context, c sdk.Capability) error {
 	r := t.table[c]
 	var idle <-chan struct{}
 	if r != nil {
-		idle = r.leave()
+		idle = r.Leave()
 	}
 	t.mu.Unlock()
 	if r == nil {
 		return nil
 	}
-	if !over(ctx, idle) {
+	if !Over(ctx, idle) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		return sdk.Errorf(sdk.Busy, "region %v: %d ops are under way", c, r.n)
+		return sdk.Errorf(sdk.Busy, "region %v: %d ops are under way", c, r.Count())
 	}
 	return t.drop(r)
-}
-
-// over waits for something, until ctx ends.
-func over(ctx context.Context, something <-chan struct{}) bool {
-	select {
-	case <-something:
-		return true
-	default:
-	}
-	select {
-	case <-something:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // drop unmaps a region that nobody uses, once, whoever comes first.

@@ -40,7 +40,7 @@ type remote struct {
 	// descriptor then in the attributes.
 	name sdk.Capability
 	read any
-	uses // under the table's lock
+	Uses // under the table's lock
 }
 
 func (r *remote) place() place { return place{r.Provider, r.Base} }
@@ -107,14 +107,14 @@ func (r *remote) same(o *remote) bool {
 }
 
 func (t *Remotes) leaveLocked(r *remote) <-chan struct{} {
-	idle := r.leave()
+	idle := r.Leave()
 	if t.byBase[r.place()] == r {
 		delete(t.byBase, r.place())
 	}
 	if t.byCapability[r.title()] == r {
 		delete(t.byCapability, r.title())
 	}
-	if r.n > 0 {
+	if r.Count() > 0 {
 		t.leaving[r] = struct{}{}
 	}
 	return idle
@@ -148,7 +148,7 @@ func (t *Remotes) Use(provider sdk.Incarnation, o *sdk.Op) (RemoteUse, error) {
 	if err := r.Admit(o.Kind == sdk.Write, o.RemoteOffset, o.Length); err != nil {
 		return RemoteUse{}, err
 	}
-	if !r.begin() {
+	if !r.Begin() {
 		return RemoteUse{}, stale(o.Remote)
 	}
 	return RemoteUse{Name: r.name, Instance: r.Instance, Read: r.read, t: t, remote: r}, nil
@@ -158,7 +158,7 @@ func (t *Remotes) Use(provider sdk.Incarnation, o *sdk.Op) (RemoteUse, error) {
 func (u RemoteUse) End() {
 	u.t.mu.Lock()
 	defer u.t.mu.Unlock()
-	if u.remote.end() {
+	if u.remote.End() {
 		delete(u.t.leaving, u.remote)
 	}
 }
@@ -166,10 +166,10 @@ func (u RemoteUse) End() {
 // Withdraw implements [sdk.Mover].
 func (t *Remotes) Withdraw(ctx context.Context, provider sdk.Incarnation, c sdk.Capability) error {
 	for _, r := range t.withdraw(provider, c) {
-		if !over(ctx, r.idle) {
+		if !Over(ctx, r.idle) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			return sdk.Errorf(sdk.Busy, "region %v of %v: %d ops are under way", r.name, provider.Short(), r.n)
+			return sdk.Errorf(sdk.Busy, "region %v of %v: %d ops are under way", r.name, provider.Short(), r.Count())
 		}
 	}
 	return nil

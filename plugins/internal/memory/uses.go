@@ -1,14 +1,16 @@
 package memory
 
-// uses counts what uses something, until its owner wants it back. Its zero
+import "context"
+
+// Uses counts what uses something, until its owner wants it back. Its zero
 // value is ready; its owner's lock is held for all methods.
-type uses struct {
+type Uses struct {
 	n    int
-	idle chan struct{} // made by leave, closed once there are none
+	idle chan struct{} // made by Leave, closed once there are none
 }
 
-// begin says whether there may be one more.
-func (u *uses) begin() bool {
+// Begin says whether there may be one more.
+func (u *Uses) Begin() bool {
 	if u.idle != nil {
 		return false
 	}
@@ -16,8 +18,8 @@ func (u *uses) begin() bool {
 	return true
 }
 
-// end says whether it was the last one of something that is leaving.
-func (u *uses) end() (last bool) {
+// End says whether it was the last one of something that is leaving.
+func (u *Uses) End() (last bool) {
 	u.n--
 	if last = u.idle != nil && u.n == 0; last {
 		close(u.idle)
@@ -25,8 +27,8 @@ func (u *uses) end() (last bool) {
 	return last
 }
 
-// leave refuses more of them, and returns what is closed once there are none.
-func (u *uses) leave() <-chan struct{} {
+// Leave refuses more of them, and returns what is closed once there are none.
+func (u *Uses) Leave() <-chan struct{} {
 	if u.idle == nil {
 		u.idle = make(chan struct{})
 		if u.n == 0 {
@@ -34,4 +36,23 @@ func (u *uses) leave() <-chan struct{} {
 		}
 	}
 	return u.idle
+}
+
+// Count is how many there are.
+func (u *Uses) Count() int { return u.n }
+
+// Over waits for something, without the lock, until ctx ends. It is over also if
+// both have.
+func Over(ctx context.Context, something <-chan struct{}) bool {
+	select {
+	case <-something:
+		return true
+	default:
+	}
+	select {
+	case <-something:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

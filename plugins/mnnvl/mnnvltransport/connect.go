@@ -4,13 +4,11 @@ package mnnvltransport
 
 import (
 	"context"
-	"net"
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/address"
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/sdk"
-	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Connect implements [sdk.Notifier].
@@ -27,11 +25,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	if err != nil {
 		return nil, err
 	}
-	var conn net.Conn
-	err = t.Persist(ctx, addr, func(ctx context.Context) (verdict bootstrap.Verdict, err error) {
-		conn, verdict, err = t.dial(ctx, addr, target, j)
-		return verdict, err
-	})
+	conn, err := t.Join(ctx, addr, protocol, target, j)
 	if err != nil {
 		return nil, err
 	}
@@ -60,33 +54,6 @@ func carries(target sdk.Target) error {
 		return sdk.Errorf(sdk.Unsupported, "mnnvl carries no %v", target.Use)
 	}
 	return nil
-}
-
-// dial makes one connection and asks for a verdict. The connection is the
-// caller's only with Welcome.
-func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (net.Conn, bootstrap.Verdict, error) {
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, 0, err
-	}
-	keepAlive(raw)
-	conn := mtls.Client(raw, t.Keys, protocol, nil)
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	verdict, err := bootstrap.Introduce(ctx, conn, target, j)
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil || verdict != bootstrap.Welcome {
-		_ = conn.Close()
-	}
-	return conn, verdict, err
-}
-
-// keepAlive notices a machine that is gone, on a connection that is silent.
-func keepAlive(conn net.Conn) {
-	if c, ok := conn.(*net.TCPConn); ok {
-		_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5})
-	}
 }
 
 // Paths implements [sdk.Notifier]: there is a path to an instance on the same

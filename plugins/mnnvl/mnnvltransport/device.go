@@ -145,11 +145,11 @@ func (t *Transport) importer(d *device) mapping.Import[cuda.Ptr] {
 			shared.FD = int(f.Fd())
 		}
 		if e.kind == cuda.IPC {
-			leave, err := t.alone(ctx, d, s.Key)
+			base, err := t.handles.share(ctx, d, s.Key, shared, e.id, c)
 			if err != nil {
-				return 0, err
+				return 0, coded(err)
 			}
-			defer leave()
+			return base + cuda.Ptr(e.offset), nil
 		}
 		var m *cuda.Mapping
 		err = d.imports.Do(func(c cuda.Context) (err error) {
@@ -157,16 +157,7 @@ func (t *Transport) importer(d *device) mapping.Import[cuda.Ptr] {
 			return err
 		})
 		if m != nil { // beside an error: what could not be given back
-			// It unmaps, frees the addresses, closes and releases, in that order,
-			// and goes on where the driver refused.
-			c.Add(mapping.Unmap, fmt.Sprintf("unmap %d bytes at %#x", m.Size, uint64(m.Base)), func() error {
-				return d.imports.Do(func(c cuda.Context) error {
-					if err := m.Close(c); !cuda.IsLost(err) {
-						return err
-					}
-					return nil
-				})
-			})
+			c.Add(mapping.Unmap, fmt.Sprintf("unmap %d bytes at %#x", m.Size, uint64(m.Base)), func() error { return d.unmap(m) })
 		}
 		if err != nil {
 			return 0, coded(err)
@@ -175,25 +166,15 @@ func (t *Transport) importer(d *device) mapping.Import[cuda.Ptr] {
 	}
 }
 
-// alone lets this device have an IPC handle for itself, which a process opens
-// once: another device's mapping of it goes first. It is called by one import at
-// a time, until leave is.
-func (t *Transport) alone(ctx context.Context, d *device, k mapping.Key) (leave func(), err error) {
-	select {
-	case t.opening <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	for _, o := range t.devices {
-		if o == d || k.Provider == t.self {
-			continue
+// unmap unmaps, frees the addresses, closes and releases, in that order, and goes
+// on where the driver refused.
+func (d *device) unmap(m *cuda.Mapping) error {
+	return d.imports.Do(func(c cuda.Context) error {
+		if err := m.Close(c); !cuda.IsLost(err) {
+			return err
 		}
-		if err := o.cache.Evict(ctx, k); err != nil {
-			<-t.opening
-			return nil, err
-		}
-	}
-	return func() { <-t.opening }, nil
+		return nil
+	})
 }
 
 // descriptor gets a region's: from the region, if it is of this process's

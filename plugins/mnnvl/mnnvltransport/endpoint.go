@@ -14,6 +14,7 @@ import (
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // endpoint is one end of a connection that carries nothing. Its run goroutine
@@ -60,7 +61,7 @@ func (e *endpoint) Send(frames []sdk.Frame, _ bool) (int, error) {
 		t := e.parse(f)
 		if err := e.admit(t); err != nil {
 			if t.here != nil {
-				t.here.release()
+				e.t.regions.release(t.here)
 			}
 			return i, err
 		}
@@ -175,12 +176,18 @@ func (e *endpoint) End(cause error) {
 	e.settle()
 }
 
+// Arrive implements [streams.Arriver].
+func (e *endpoint) Arrive(conn net.Conn) { e.arrived <- conn }
+
 // attach gives the endpoint its connection, unless it has ended.
 func (e *endpoint) attach(conn net.Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closing.Load() {
 		return false
+	}
+	if c, ok := mtls.Under(conn).(*net.TCPConn); ok { // which is silent while its peer's machine is gone
+		_ = c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 5})
 	}
 	e.conn = conn
 	return true

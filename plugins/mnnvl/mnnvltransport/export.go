@@ -17,8 +17,9 @@ import (
 // export is how device memory can be reached: what a region's attributes say.
 type export struct {
 	kind cuda.Kind
-	// handle is a fabric or IPC handle's.
+	// handle is a fabric or IPC handle's, id an IPC handle's allocation's.
 	handle [sdk.HandleBytes]byte
+	id     allocationID
 	// ticket and door are for a descriptor: what to ask for, and where.
 	ticket ticket
 	door   string
@@ -64,6 +65,7 @@ const (
 	attrDoor       = "door"
 	attrOffset     = "offset"
 	attrAllocation = "allocation"
+	attrID         = "allocation_id"
 	attrMachine    = "machine"
 	attrFabric     = "fabric"
 	// attrWritable is not published: it is what the importer has to know.
@@ -79,6 +81,9 @@ func (e *export) attributes() sdk.Attributes {
 		a[attrTicket], a[attrDoor] = hex.EncodeToString(e.ticket[:]), e.door
 	} else {
 		a[attrHandle] = hex.EncodeToString(e.handle[:])
+	}
+	if e.id != (allocationID{}) {
+		a[attrID] = hex.EncodeToString(e.id[:])
 	}
 	if f := formatFabric(e.fabric); f != "" {
 		a[attrFabric] = f
@@ -120,6 +125,9 @@ func parseExport(a sdk.Attributes, length uint64) (e export, err error) {
 		}
 	} else if !unhex(e.handle[:], a[attrHandle]) {
 		return bad(attrHandle)
+	}
+	if id := a[attrID]; e.kind == cuda.IPC && id != "" && !unhex(e.id[:], id) {
+		return bad(attrID)
 	}
 	return e, nil
 }

@@ -38,6 +38,9 @@ func TestReach(t *testing.T) {
 		if got := here.reaches(&e); got != c.want {
 			t.Errorf("%v on %s, %+v: %t", c.kind, c.machine, c.fabric, got)
 		}
+		if c.kind == cuda.IPC {
+			e.id = allocationID{1, 15: 2}
+		}
 		back, err := parseExport(e.attributes(), 1)
 		if !e.fabric.Reaches(e.fabric) {
 			e.fabric = nvml.Fabric{}
@@ -56,6 +59,13 @@ func TestHostileAttributes(t *testing.T) {
 	good := (&export{kind: cuda.PosixFD, machine: "m", offset: 10, allocation: 100, door: doorPrefix + strings.Repeat("a", 32)}).attributes()
 	if _, err := parseExport(good, 90); err != nil {
 		t.Fatal(err)
+	}
+	ipc := (&export{kind: cuda.IPC, allocation: 100, id: allocationID{1}}).attributes()
+	for id, good := range map[string]bool{ipc[attrID]: true, "": true, "00": false, ipc[attrID] + "00": false, "x" + ipc[attrID][1:]: false} {
+		ipc[attrID] = id
+		if _, err := parseExport(ipc, 90); (err == nil) != good {
+			t.Errorf("the id %q: %v", id, err)
+		}
 	}
 	for what, change := range map[string]func(sdk.Attributes){
 		"no kind":              func(a sdk.Attributes) { delete(a, attrKind) },

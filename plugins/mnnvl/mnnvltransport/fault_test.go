@@ -27,7 +27,7 @@ func TestEachCallFails(t *testing.T) {
 	for _, call := range []string{
 		"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemAddressFree",
 		"cuMemRelease", "cuMemHostRegister", "cuMemHostUnregister", "cuStreamCreate", "cuStreamDestroy", "cuMemcpyAsync",
-		"cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuMemGetAddressRange",
+		"cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuPointerGetAttribute",
 		"cuIpcOpenEventHandle", "cuStreamWaitEvent", "cuDevicePrimaryCtxRetain", "cuInit", "cuMemCreate", "cuMemGetAllocationGranularity",
 	} {
 		for _, kind := range []cuda.Kind{cuda.PosixFD, cuda.IPC} {

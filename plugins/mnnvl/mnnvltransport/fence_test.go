@@ -13,6 +13,7 @@ import (
 	"github.com/hawser-transport/hawser/internal/cuda/simcuda"
 	"github.com/hawser-transport/hawser/plugins/internal/rigtest"
 	"github.com/hawser-transport/hawser/sdk"
+	"github.com/hawser-transport/hawser/sdk/sdktest"
 )
 
 // TestOtherInstance: what another instance of the peer's plugin has published is
@@ -55,26 +56,29 @@ func TestWithdrawWaits(t *testing.T) {
 	a, b := l.start(t, l.transport(t), 1), l.start(t, l.transport(t), 2)
 	here, there := a.register(t, l.on(t, 0, 4096), true, 1<<40, 1), b.register(t, l.on(t, 1, 4096), true, 1<<41, 1)
 	a.announce(t, there)
+	host := a.register(t, sdktest.HostMemory(t, 4096), true, 1<<43, 1)
 	w := connect(t, a, b)
 	w.must(opOf(sdk.Read, here, there, 1))
 	hold()
-	c := w.post(opOf(sdk.Read, here, there, 4096))
+	c, plain := w.post(opOf(sdk.Read, here, there, 4096)), w.post(opOf(sdk.Read, host, there, 4096))
 	short := func() context.Context {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		t.Cleanup(cancel)
 		return ctx
 	}
 	eventually(t, func() error {
-		if n := a.Transport.(*Transport).devices[0].cache.Stats().Leases; n != 2 {
-			return fmt.Errorf("%d leases: the copy is not under way", n)
+		if n := a.Transport.(*Transport).devices[0].cache.Stats().Leases; n != 3 {
+			return fmt.Errorf("%d leases: the copies are not under way", n)
 		}
 		return nil
 	})
 	if err := a.mover.Withdraw(short(), b.Inc, there.Capability); !errors.Is(err, sdk.Busy) {
 		t.Errorf("Withdraw: %v, want %v", err, sdk.Busy)
 	}
-	if err := a.mover.Deregister(short(), here.Capability); !errors.Is(err, sdk.Busy) {
-		t.Errorf("Deregister: %v, want %v", err, sdk.Busy)
+	for _, r := range []publishedRegion{here, host} {
+		if err := a.mover.Deregister(short(), r.Capability); !errors.Is(err, sdk.Busy) {
+			t.Errorf("Deregister of %v memory: %v, want %v", r.Kind, err, sdk.Busy)
+		}
 	}
 	w.ep.Close()
 	select {
@@ -83,8 +87,10 @@ func TestWithdrawWaits(t *testing.T) {
 	case <-short().Done():
 	}
 	resume()
-	if o := <-c; o.Outcome != sdk.Done {
-		t.Errorf("%v (%v)", o.Outcome, o.Code)
+	for _, c := range []<-chan sdk.Completion{c, plain} {
+		if o := <-c; o.Outcome != sdk.Done {
+			t.Errorf("%v (%v)", o.Outcome, o.Code)
+		}
 	}
 	if err := <-w.ended; !errors.Is(err, sdk.Closed) {
 		t.Error(err)

@@ -5,13 +5,16 @@ package mnnvltransport
 import (
 	"context"
 	"crypto/subtle"
+	"maps"
 	"math"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hawser-transport/hawser/internal/cuda"
+	"github.com/hawser-transport/hawser/plugins/internal/memory"
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/mapping"
 )
@@ -22,8 +25,8 @@ const maxRegions = 64 << 10
 // region is one of the application's.
 type region struct {
 	sdk.Region
-	hold
-	device *device // that copies for it
+	memory.Uses         // by ops, under the lock of regions
+	device      *device // that copies for it
 	// key and export are device memory's, which is another process's.
 	key    mapping.Key
 	export export
@@ -41,23 +44,50 @@ type regions struct {
 	mu      sync.RWMutex
 	byCap   map[sdk.Capability]*region
 	tickets map[ticket]*region
+	shared  map[[sdk.HandleBytes]byte]*sharing
 	bases   uint64
-	closed  bool
+}
+
+// sharing is how many regions one IPC handle has, and the id that says that they
+// are of one allocation.
+type sharing struct {
+	id      allocationID
+	regions int
 }
 
 func (rs *regions) init() {
 	rs.byCap, rs.tickets = map[sdk.Capability]*region{}, map[ticket]*region{}
+	rs.shared = map[[sdk.HandleBytes]byte]*sharing{}
 }
 
 // take finds a region for an op, which releases it.
 func (rs *regions) take(c sdk.Capability) *region {
-	rs.mu.RLock()
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
 	r := rs.byCap[c]
-	rs.mu.RUnlock()
-	if r == nil || !r.hold.take() {
+	if r == nil || !r.Begin() {
 		return nil
 	}
 	return r
+}
+
+func (rs *regions) release(r *region) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r.End()
+}
+
+// leave lets no op take a region any more, and waits for those that have.
+func (rs *regions) leave(ctx context.Context, r *region) error {
+	rs.mu.Lock()
+	free := r.Leave()
+	rs.mu.Unlock()
+	if memory.Over(ctx, free) {
+		return nil
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	return sdk.Errorf(sdk.Busy, "mnnvl: %d ops of region %v have not ended", r.Count(), r.Capability)
 }
 
 // reserve keeps a capability's place for the region that publish puts there.
@@ -66,8 +96,6 @@ func (rs *regions) reserve(c sdk.Capability) error {
 	defer rs.mu.Unlock()
 	_, taken := rs.byCap[c]
 	switch {
-	case rs.closed:
-		return sdk.Errorf(sdk.Closed, "mnnvl: the transport is closed")
 	case taken:
 		return sdk.Errorf(sdk.Busy, "mnnvl: region %v is registered, or has not gone yet", c)
 	case len(rs.byCap) >= maxRegions:
@@ -87,6 +115,19 @@ func (rs *regions) publish(r *region) {
 	}
 }
 
+// identify gives an IPC region the id of its allocation, until remove.
+func (rs *regions) identify(r *region) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	s := rs.shared[r.export.handle]
+	if s == nil {
+		s = &sharing{id: allocationID(newTicket())}
+		rs.shared[r.export.handle] = s
+	}
+	s.regions++
+	r.export.id = s.id
+}
+
 // nextBase is a base for a region's mapping here. The application's own repeat:
 // two registrations of the same memory are two.
 func (rs *regions) nextBase() uint64 {
@@ -101,6 +142,16 @@ func (rs *regions) remove(r *region) {
 	defer rs.mu.Unlock()
 	delete(rs.byCap, r.Capability)
 	delete(rs.tickets, r.export.ticket)
+	if r.export.id == (allocationID{}) {
+		return
+	}
+	// The application may free the memory once its last region is gone. What is
+	// there then may have the same handle, and gets another id.
+	if s := rs.shared[r.export.handle]; s.regions == 1 {
+		delete(rs.shared, r.export.handle)
+	} else {
+		s.regions--
+	}
 }
 
 func (rs *regions) get(c sdk.Capability) *region {
@@ -109,17 +160,11 @@ func (rs *regions) get(c sdk.Capability) *region {
 	return rs.byCap[c]
 }
 
-// close returns what is left, and lets nothing be added.
-func (rs *regions) close() (left []*region) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	rs.closed = true
-	for _, r := range rs.byCap {
-		if r != nil {
-			left = append(left, r)
-		}
-	}
-	return left
+// all returns them, when none is being registered.
+func (rs *regions) all() []*region {
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	return slices.Collect(maps.Values(rs.byCap))
 }
 
 // descriptor returns a duplicate of a region's descriptor for whoever has its
@@ -150,14 +195,15 @@ func (t *Transport) Register(_ context.Context, from sdk.Region) (sdk.Attributes
 }
 
 func (t *Transport) register(from sdk.Region) (sdk.Attributes, error) {
-	if err := t.Life.Running(); err != nil {
+	end, err := t.Life.Begin() // Close gives all regions back, after this
+	if err != nil {
 		return nil, err
 	}
+	defer end()
 	if err := from.Check(); err != nil {
 		return nil, err
 	}
 	r := &region{Region: from}
-	r.hold.init()
 	if err := t.regions.reserve(r.Capability); err != nil {
 		return nil, err
 	}
@@ -192,6 +238,9 @@ func (t *Transport) prepare(r *region) (sdk.Attributes, error) {
 	copy(r.export.handle[:], r.Handle)
 	if r.File != nil {
 		r.export.ticket, r.export.door = newTicket(), t.door.name
+	}
+	if r.export.kind == cuda.IPC {
+		t.regions.identify(r)
 	}
 	r.key = mapping.Key{Provider: t.self, Base: t.regions.nextBase(), Capability: r.Capability}
 	return r.export.attributes(), r.announce()
@@ -268,15 +317,8 @@ func (t *Transport) Deregister(ctx context.Context, c sdk.Capability) error {
 
 // release waits for the ops of a region and gives back what there is of it.
 func (t *Transport) release(ctx context.Context, r *region) error {
-	free := r.leave()
-	select {
-	case <-free: // also if ctx has ended
-	default:
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return sdk.Errorf(sdk.Busy, "mnnvl: %d ops of region %v have not ended", r.count(), r.Capability)
-		}
+	if err := t.regions.leave(ctx, r); err != nil {
+		return err
 	}
 	r.releasing.Lock()
 	defer r.releasing.Unlock()
@@ -299,9 +341,10 @@ func (t *Transport) release(ctx context.Context, r *region) error {
 	return nil
 }
 
-// releaseAll gives all regions back, when there are no endpoints any more.
+// releaseAll gives all regions back, when there are no endpoints any more, and
+// there will be no others.
 func (t *Transport) releaseAll(ctx context.Context) error {
-	for _, r := range t.regions.close() {
+	for _, r := range t.regions.all() {
 		err := t.release(ctx, r)
 		if err != nil && ctx.Err() == nil {
 			err = t.release(ctx, r) // what the driver refuses once

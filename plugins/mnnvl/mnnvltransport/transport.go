@@ -53,14 +53,14 @@ type Transport struct {
 	self    sdk.Incarnation
 	regions regions
 	remotes remotes
-	opening chan struct{} // full while an IPC handle is opened
+	handles handles
 
 	// Set by Configure, which comes before everything else.
 	settings settings
 	machine  string
 	devices  []*device
 	door     *door
-	entrance *entrance
+	doors    *streams.Doors[*endpoint]
 
 	closing sync.Mutex
 	closed  int // devices, the first ones
@@ -68,10 +68,11 @@ type Transport struct {
 
 // New makes a transport of a driver's GPUs, whose links the reader knows.
 func New(d cuda.Driver, gpus nvml.Reader) *Transport {
-	t := &Transport{Base: streams.NewBase[*endpoint](), driver: d, gpus: gpus, addressOnly: addressOnly, opening: make(chan struct{}, 1)}
+	t := &Transport{Base: streams.NewBase[*endpoint](), driver: d, gpus: gpus, addressOnly: addressOnly}
 	_, _ = rand.Read(t.self[:]) // never fails
 	t.regions.init()
 	t.remotes.init()
+	t.handles.init(t.self)
 	return t
 }
 
@@ -93,7 +94,7 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 	if err != nil {
 		return sdk.Setup{}, err
 	}
-	if t.settings = s; t.Log == nil {
+	if t.settings, t.handles.incarnation = s, cfg.Incarnation; t.Log == nil {
 		t.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Log != nil {
@@ -103,8 +104,7 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		return sdk.Setup{}, errors.Join(err, t.closeDevices(ctx))
 	}
 	setup, err := t.Listen(ctx, cfg, s.Settings, func(ln net.Listener) {
-		t.entrance = newEntrance(t, ln)
-		t.Life.Tasks.Go(t.entrance.serve)
+		t.doors = streams.OpenDoors(&t.Base, ln, protocol, streams.Milliseconds(s.HandshakeTimeoutMS))
 	})
 	if err != nil {
 		return sdk.Setup{}, errors.Join(err, t.closeDevices(ctx))
@@ -221,11 +221,11 @@ func (t *Transport) lose(d *device, err error) {
 }
 
 // Drain implements [sdk.Drainer].
-func (t *Transport) Drain(context.Context) error { return t.Stop(func() { t.entrance.close() }) }
+func (t *Transport) Drain(context.Context) error { return t.Stop(t.doors.Close) }
 
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
-	if err := t.Life.Close(ctx, func() { t.entrance.close() }); err != nil {
+	if err := t.Life.Close(ctx, func() { t.doors.Close() }); err != nil {
 		return err
 	}
 	return t.closeDevices(ctx)

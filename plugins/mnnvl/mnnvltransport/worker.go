@@ -417,7 +417,7 @@ func (w *worker) finish(t *task, o sdk.Outcome, code sdk.Code) {
 		t.leases[1].Release()
 	}
 	if t.here != nil {
-		t.here.release()
+		w.t.regions.release(t.here)
 	}
 	w.finished = append(w.finished, outcome{t.e, sdk.Completion{ID: t.id, Outcome: o, Code: code}, t.op.Length})
 }

@@ -2,12 +2,10 @@ package tcptransport
 
 import (
 	"context"
-	"net"
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
 	"github.com/hawser-transport/hawser/sdk"
-	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
 // Connect implements [sdk.Notifier].
@@ -21,7 +19,7 @@ func (t *Transport) Connect(ctx context.Context, target sdk.Target, exchange sdk
 	if err != nil {
 		return nil, err
 	}
-	conn, err := t.join(ctx, addr, target, j)
+	conn, err := t.Join(ctx, addr, protocol, target, j)
 	if err != nil {
 		return nil, err
 	}
@@ -46,42 +44,10 @@ func (t *Transport) Probe(ctx context.Context, target sdk.Target) error {
 	}
 	ctx, stop := t.Life.Until(ctx)
 	defer stop()
-	conn, err := t.join(ctx, addr, target, bootstrap.Join{Kind: bootstrap.Probe})
+	conn, err := t.Join(ctx, addr, protocol, target, bootstrap.Join{Kind: bootstrap.Probe})
 	if err != nil {
 		return err
 	}
 	_ = conn.Close()
 	return nil
-}
-
-// join dials and presents the message until it is welcome.
-func (t *Transport) join(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (conn net.Conn, err error) {
-	err = t.Persist(ctx, addr, func(ctx context.Context) (verdict bootstrap.Verdict, err error) {
-		conn, verdict, err = t.dial(ctx, addr, target, j)
-		return verdict, err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
-}
-
-// dial makes one connection and asks for a verdict. The connection is the
-// caller's only with Welcome.
-func (t *Transport) dial(ctx context.Context, addr string, target sdk.Target, j bootstrap.Join) (net.Conn, bootstrap.Verdict, error) {
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, 0, err
-	}
-	conn := mtls.Client(raw, t.Keys, protocol, nil)
-	// A context that ends makes the handshake fail at once.
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	verdict, err := bootstrap.Introduce(ctx, conn, target, j)
-	if !stop() && err == nil {
-		err = ctx.Err()
-	}
-	if err != nil || verdict != bootstrap.Welcome {
-		_ = conn.Close()
-	}
-	return conn, verdict, err
 }

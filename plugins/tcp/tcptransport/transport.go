@@ -29,7 +29,7 @@ type Transport struct {
 
 	// Set by Configure, which comes before everything else.
 	settings settings
-	doors    *doors
+	doors    *streams.Doors[end]
 }
 
 // New makes a transport.
@@ -57,8 +57,8 @@ func (t *Transport) Configure(ctx context.Context, cfg sdk.Config) (sdk.Setup, e
 		return sdk.Setup{}, err
 	}
 	return t.Listen(ctx, cfg, s.Settings, func(ln net.Listener) {
-		t.settings, t.doors = s, newDoors(t, ln)
-		t.Life.Tasks.Go(t.doors.serve)
+		t.settings = s
+		t.doors = streams.OpenDoors(&t.Base, ln, protocol, streams.Milliseconds(s.HandshakeTimeoutMS))
 	})
 }
 
@@ -69,11 +69,11 @@ func (t *Transport) Examine(_ context.Context, settings json.RawMessage) []sdk.F
 }
 
 // Drain implements [sdk.Drainer].
-func (t *Transport) Drain(context.Context) error { return t.Stop(t.doors.close) }
+func (t *Transport) Drain(context.Context) error { return t.Stop(t.doors.Close) }
 
 // Close implements [sdk.Transport].
 func (t *Transport) Close(ctx context.Context) error {
-	if err := t.Life.Close(ctx, func() { t.doors.close() }); err != nil {
+	if err := t.Life.Close(ctx, func() { t.doors.Close() }); err != nil {
 		return err
 	}
 	return t.Table.Close(ctx)

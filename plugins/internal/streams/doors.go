@@ -1,4 +1,4 @@
-package tcptransport
+package streams
 
 import (
 	"container/list"
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/plugins/internal/bootstrap"
-	"github.com/hawser-transport/hawser/plugins/internal/streams"
 	"github.com/hawser-transport/hawser/sdk/mtls"
 )
 
@@ -20,11 +19,20 @@ import (
 // whoever opens connections and keeps silent only drives out himself.
 const maxHalfOpen = 256
 
-// doors is what stands open to the world: the listener, and the connections
+// Arriver is an endpoint with a connection of its own.
+type Arriver interface {
+	Endpoint
+	// Arrive gives an accepted one its connection. It does not wait.
+	Arrive(conn net.Conn)
+}
+
+// Doors are what stands open to the world: the listener, and the connections
 // that have not been given to an endpoint yet.
-type doors struct {
-	t  *Transport
-	ln net.Listener
+type Doors[E Arriver] struct {
+	base     *Base[E]
+	ln       net.Listener
+	protocol string
+	patience time.Duration
 
 	// turnedAway counts the connections that were closed without an endpoint
 	// or an answered probe.
@@ -37,11 +45,17 @@ type doors struct {
 	halfOpen list.List // of net.Conn, oldest first
 }
 
-func newDoors(t *Transport, ln net.Listener) *doors { return &doors{t: t, ln: ln} }
+// OpenDoors accepts connections of a protocol, which have so long to say what
+// they are for. It is for the serve of Listen.
+func OpenDoors[E Arriver](b *Base[E], ln net.Listener, protocol string, patience time.Duration) *Doors[E] {
+	d := &Doors[E]{base: b, ln: ln, protocol: protocol, patience: patience}
+	b.Life.Tasks.Go(d.serve)
+	return d
+}
 
-// close stops accepting. The listening socket, which another instance may
+// Close stops accepting. The listening socket, which another instance may
 // share, lives on; only this instance's descriptor of it is closed.
-func (d *doors) close() {
+func (d *Doors[E]) Close() {
 	_ = d.ln.Close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,11 +66,11 @@ func (d *doors) close() {
 }
 
 // serve is the accepting goroutine.
-func (d *doors) serve() {
+func (d *Doors[E]) serve() {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
 	for {
-		d.courtesy.Pause(d.t.Life.Done())
+		d.courtesy.Pause(d.base.Life.Done())
 		conn, err := d.ln.Accept()
 		if err == nil {
 			pause = firstPause
@@ -67,24 +81,24 @@ func (d *doors) serve() {
 			return
 		}
 		// Out of descriptors, most likely: it passes.
-		d.t.Log.Warn("cannot accept a connection", "error", err, "pause", pause)
+		d.base.Log.Warn("cannot accept a connection", "error", err, "pause", pause)
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, lastPause)
-		case <-d.t.Life.Done():
+		case <-d.base.Life.Done():
 			return
 		}
 	}
 }
 
-func (d *doors) closed() bool {
+func (d *Doors[E]) closed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.shut
 }
 
 // admit lets a connection say what it is for.
-func (d *doors) admit(conn net.Conn) {
+func (d *Doors[E]) admit(conn net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shut {
@@ -97,7 +111,7 @@ func (d *doors) admit(conn net.Conn) {
 		d.halfOpen.Remove(oldest)
 	}
 	el := d.halfOpen.PushBack(conn)
-	d.t.Life.Tasks.Go(func() {
+	d.base.Life.Tasks.Go(func() {
 		kept := d.hear(conn, el)
 		d.leave(el)
 		if !kept {
@@ -107,7 +121,7 @@ func (d *doors) admit(conn net.Conn) {
 }
 
 // leave takes a connection off the half-open ones, if it still is one.
-func (d *doors) leave(el *list.Element) {
+func (d *Doors[E]) leave(el *list.Element) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.halfOpen.Remove(el)
@@ -115,9 +129,9 @@ func (d *doors) leave(el *list.Element) {
 
 // hear reads a connection's join message and answers it. It says whether the
 // connection now belongs to an endpoint.
-func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
-	_ = conn.SetDeadline(time.Now().Add(streams.Milliseconds(d.t.settings.HandshakeTimeoutMS)))
-	conn = mtls.Server(conn, d.t.Keys, protocol, nil)
+func (d *Doors[E]) hear(conn net.Conn, el *list.Element) (kept bool) {
+	_ = conn.SetDeadline(time.Now().Add(d.patience))
+	conn = mtls.Server(conn, d.base.Keys, d.protocol, nil)
 	if err := mtls.Handshake(context.Background(), conn); err != nil {
 		d.turnAway(conn, err.Error())
 		return false
@@ -127,7 +141,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		d.turnAway(conn, "said nothing in time")
 		return false
 	}
-	if d.t.Keys == nil && mtls.LooksLikeTLS(b[:]) {
+	if d.base.Keys == nil && mtls.LooksLikeTLS(b[:]) {
 		d.turnAway(conn, "uses TLS, which is not configured here: configure security.ca, security.cert and security.key here too")
 		_, _ = conn.Write(bootstrap.NotHawser.Marshal()) // no TLS either, and the peer sees it
 		mtls.Linger(conn)
@@ -138,9 +152,10 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		d.turnAway(conn, verdict.String())
 		return false
 	}
-	var e end
-	if verdict == bootstrap.Welcome && j.Kind != bootstrap.Probe {
-		e, verdict = d.t.Pending.Claim(j, mtls.Identity(conn))
+	var e E
+	claims := verdict == bootstrap.Welcome && j.Kind != bootstrap.Probe
+	if claims {
+		e, verdict = d.base.Pending.Claim(j, mtls.Identity(conn))
 	}
 	if verdict == bootstrap.WrongInstance {
 		d.courtesy.Ask()
@@ -149,7 +164,7 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 		d.turnAway(conn, verdict.String())
 	}
 	_, _ = conn.Write(verdict.Marshal())
-	if e == nil {
+	if !claims || verdict != bootstrap.Welcome {
 		return false
 	}
 	// From here on the connection is the endpoint's, which notices if it is
@@ -160,10 +175,10 @@ func (d *doors) hear(conn net.Conn, el *list.Element) (kept bool) {
 	return true
 }
 
-func (d *doors) turnAway(conn net.Conn, why string) {
+func (d *Doors[E]) turnAway(conn net.Conn, why string) {
 	n := d.turnedAway.Add(1)
 	// One line for each power of two: a scanner must not fill the log.
 	if n&(n-1) == 0 {
-		d.t.Log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", why, "so far", n)
+		d.base.Log.Warn("turned a connection away", "from", conn.RemoteAddr().String(), "why", why, "so far", n)
 	}
 }
