@@ -6,9 +6,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -16,16 +16,26 @@ import (
 // tardy is a transport that carries out Withdraw only once it is let go on.
 type tardy struct {
 	*undying
-	withdrawing, goOn chan struct{}
+	withdrawing, goOn    chan struct{}
+	announced            atomic.Int64
+	withdrawn, overtaken atomic.Bool
 }
 
 func (x *tardy) Withdraw(ctx context.Context, provider Incarnation, c Capability) error {
 	select {
 	case x.withdrawing <- struct{}{}:
 		<-x.goOn
+		x.withdrawn.Store(true)
 	default:
 	}
 	return x.undying.Withdraw(ctx, provider, c)
+}
+
+func (x *tardy) Announce(ctx context.Context, r sdk.RemoteRegion) error {
+	if x.announced.Add(1) > 1 && !x.withdrawn.Load() {
+		x.overtaken.Store(true)
+	}
+	return x.undying.Announce(ctx, r)
 }
 
 // A region that is used again while a transport is being told that it is not is
@@ -53,7 +63,9 @@ func TestAnAnnouncementDoesNotOvertakeAWithdrawal(t *testing.T) {
 		if err := w.done(first); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Second)
+		if x.overtaken.Load() {
+			t.Error("it was announced before the withdrawal")
+		}
 		fill(mine.Bytes(), 7)
 		if err := w.write(a, mine, theirs, again, 100); err != nil || !bytes.Equal(theirs.Bytes(), filled(100, 7)) {
 			t.Errorf("the region cannot be used any more: %v", err)

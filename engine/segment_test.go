@@ -319,11 +319,8 @@ func TestAProviderRestarts(t *testing.T) {
 // descriptor.
 func TestAKilledProviderIsBackAtOnce(t *testing.T) {
 	moving(t, func(w *world) {
-		a, b, mine, theirs, g, end := w.movers(100)
+		a, b, mine, theirs, g, end := w.movers(100) // no endpoint's end tells of it
 		defer end()
-		if err := w.write(a, mine, theirs, g, 100); err != nil {
-			t.Fatal(err)
-		}
 		w.vanish(b)
 		next := w.open("b:1")
 		fresh := w.region(next, 100, RegionOptions{})
