@@ -27,7 +27,8 @@ failed=0
 summary=()
 
 # all is how long the whole may take, in seconds.
-all=560
+all=560 rows=200
+[ -z "${HAWSER_LONG:-}" ] || all=900 rows=450
 
 # part NAME SECONDS BINARY FLAGS...: one run, for so long at most.
 part() {
@@ -76,7 +77,7 @@ part kvtransfer 60 kvtransfer.test
 part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
 part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
 part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'
-part scenarios 200 scenarios.test -test.run '(TestMemory|TestScenario(29|4))/^mnnvl'
+part scenarios "$rows" scenarios.test -test.run '(TestMemory|TestScenario(29|4))/^mnnvl'
 part suite 120 mnnvl.test -test.run 'TestConformance$'
 part suite-ipc 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
 part suite-fd 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'

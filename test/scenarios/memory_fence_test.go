@@ -115,7 +115,7 @@ func (f *fenceCase) run(t *testing.T) {
 		caught, err, after := f.round(t, held, func() { copy(destination, owners) })
 		if !caught {
 			// It went another way, while this one waits to be tried again.
-			if missed++; time.Since(began) > patience {
+			if missed++; time.Since(began) > 3*patience {
 				t.Fatalf("bytes of the op were on their way into a stopped plugin in %d of %d attempts", n, n+missed)
 			}
 			continue
