@@ -7,6 +7,8 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+
+	"github.com/hawser-transport/hawser/sdk"
 )
 
 // Two handles of one peer are one peer: it is told once, after all of the data.
@@ -50,6 +52,33 @@ func TestClosingASegmentLeavesTransfers(t *testing.T) {
 		if err := w.done(x); err != nil {
 			t.Error(err)
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.opens != 0 {
+			t.Errorf("%d handles are open", s.opens)
+		}
+	})
+}
+
+// The last op of a closed handle may end because no way takes it: that gives up
+// what is known of the peer while the mover looks for one.
+func TestAnOpWithoutAWayOfAClosedSegment(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		theirs.region.Kind = sdk.DeviceMemory // which no transport here moves
+		theirs.m.mu.Lock()
+		theirs.m.changedLocked()
+		theirs.m.mu.Unlock()
+		if err := g.Refresh(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Read, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+		_ = g.Close()
+		if err := w.done(x); !errors.Is(err, Unsupported) {
+			t.Error(err)
+		}
+		s := a.memory.source(b.incarnation)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.opens != 0 {
