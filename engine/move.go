@@ -320,6 +320,16 @@ func (m *mover) fillLocked(now time.Time) (full []*channel) {
 // placeLocked posts the next chunk of an op, if there is a way with room, and
 // returns its endpoint.
 func (m *mover) placeLocked(o *op, now time.Time) *channel {
+	ch, stranded := m.chooseLocked(o, now)
+	if stranded {
+		m.strandedLocked(o, now) // may end it, and so need the source's lock
+	}
+	return ch
+}
+
+// chooseLocked is placeLocked under the source's lock, too. It reports whether no
+// way takes the op now.
+func (m *mover) chooseLocked(o *op, now time.Time) (ch *channel, stranded bool) {
 	s := m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -337,7 +347,7 @@ func (m *mover) placeLocked(o *op, now time.Time) *channel {
 		l := m.order[c.Send]
 		switch s.announcedLocked(l, o, now) {
 		case learns:
-			return nil
+			return nil, false
 		case declines:
 			m.ways[c.Send].Shunned = true
 			c = spread.Choose(m.ways, span.Length, size)
@@ -353,7 +363,7 @@ func (m *mover) placeLocked(o *op, now time.Time) *channel {
 		}
 		o.posted, o.touched = o.posted+1, true
 		l.ch.post(&chunk{op: o, span: piece}, now)
-		return l.ch
+		return l.ch, false
 	}
 	if c.Connect >= 0 {
 		m.connectLocked(m.order[c.Connect], now)
@@ -361,10 +371,7 @@ func (m *mover) placeLocked(o *op, now time.Time) *channel {
 	if able || c.Wait {
 		o.ableAt = now
 	}
-	if !c.Wait {
-		m.strandedLocked(o, now)
-	}
-	return nil
+	return nil, !c.Wait
 }
 
 // waysLocked fills m.ways for a span, and reports whether any way can carry it.

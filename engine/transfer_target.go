@@ -124,7 +124,8 @@ func (g *target) reject(ops []*op) {
 	}
 }
 
-// opEnded takes in an op's end. It is called once for each, under any lock.
+// opEnded takes in an op's end. It is called once for each, under no lock but its
+// mover's.
 func (t *Transfer) opEnded(o *op, err *OpError) {
 	g := o.target
 	t.mu.Lock()
