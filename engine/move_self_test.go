@@ -16,8 +16,13 @@ import (
 
 // alone opens one engine with two regions, and a segment of itself.
 func (w *world) alone(size int) (a *Engine, mine, other *Region, g *Segment, end func()) {
+	return w.aloneWith(size, 4096)
+}
+
+// aloneWith is alone with another transfer.chunk_bytes.
+func (w *world) aloneWith(size, chunk int) (a *Engine, mine, other *Region, g *Segment, end func()) {
 	c := w.configs["a:1"]
-	c.Transfer.ChunkBytes = 4096
+	c.Transfer.ChunkBytes = chunk
 	w.configs["a:1"] = c
 	a = w.open("a:1")
 	mine, other = w.region(a, size, RegionOptions{}), w.region(a, size, RegionOptions{})
@@ -224,6 +229,26 @@ func TestTransfersToOneselfTakeTurnsAndEnd(t *testing.T) {
 		synctest.Wait()
 		if n := a.Stats().BytesMoved; n != 3*4096 || a.memory.leases.Len() != 0 {
 			t.Errorf("%d bytes, %d leases", n, a.memory.leases.Len())
+		}
+	})
+}
+
+// Pieces are small also where nothing is configured: transports have a largest one
+// of their own, and a copy has no transport.
+func TestCopiesToOneselfAreCut(t *testing.T) {
+	moving(t, func(w *world) {
+		const size = 8 << 20
+		a, mine, other, g, end := w.aloneWith(size, 0)
+		defer end()
+		step, release := g.stopped()
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: other.Address(), Length: size})
+		step()
+		if p := x.Progress(); p.Bytes != size/2 {
+			t.Errorf("%+v", p)
+		}
+		release()
+		if err := w.done(x); err != nil {
+			t.Error(err)
 		}
 	})
 }
