@@ -11,6 +11,9 @@ import (
 // progress, cancellation and withdrawal are what they are with any peer. Only
 // host memory is mapped here.
 
+// copyBytes is the largest of these chunks, as transports have one.
+const copyBytes = 4 << 20
+
 // self reports whether the provider is this engine.
 func (m *mover) self() bool { return m.s.incarnation == m.s.e.incarnation }
 
@@ -54,7 +57,7 @@ func (m *mover) copyLocked(o *op) {
 		m.failLocked(o, err)
 		return
 	}
-	piece, rest := o.spans[0].Cut(uint64(e.cfg.Transfer.ChunkBytes))
+	piece, rest := o.spans[0].Cut(uint64(min(e.cfg.Transfer.ChunkBytes, copyBytes)))
 	o.spans[0] = rest
 	if rest.Length == 0 {
 		o.spans = o.spans[1:]
