@@ -125,3 +125,32 @@ func TestAnOpDemandsATransport(t *testing.T) {
 		}
 	})
 }
+
+// What cannot be started now is asked for once, not over and over by every op
+// that waits.
+func TestADemandIsMadeOnce(t *testing.T) {
+	for what, prevent := range map[string]func(*Engine){
+		"no lock file": func(e *Engine) { e.cfg.Plugins.Lock = "gone.lock" },
+		"closing":      func(e *Engine) { e.closing.Store(true) },
+	} {
+		moving(t, func(w *world) {
+			w.configs["a:1"] = Config{Transports: []TransportConfig{
+				{Name: "fast", InProcess: func() sdk.Transport { return w.fast.New("a:1") }},
+				{Name: "gpu", optional: true, onDemand: true},
+			}, Notification: NotificationConfig{RPCFallback: new(false)}}
+			a := w.open("a:1")
+			defer w.giveUp()
+			defer w.shut(a)
+			prevent(a)
+			defer a.closing.Store(false)
+			over := make(chan struct{})
+			if !a.transports.demandSoon(func() { close(over) }) {
+				t.Fatalf("%s: nothing is demanded", what)
+			}
+			<-over
+			if a.transports.demandSoon(func() {}) {
+				t.Errorf("%s: demanded again", what)
+			}
+		})
+	}
+}
