@@ -25,11 +25,16 @@ func (ts *transports) demand(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	later := ts.later.Load()
-	if later == nil || ts.e.closing.Load() {
+	if later == nil {
 		return nil // somebody else has
+	}
+	defer ts.later.CompareAndSwap(later, nil) // ops that wait would ask again at once
+	if ts.e.closing.Load() {
+		return nil
 	}
 	finder, err := newFinder(ts.e.cfg.Plugins)
 	if err != nil {
+		ts.e.log.Warn("no transport started for a GPU's memory", "error", err)
 		return err
 	}
 	var errs []error
@@ -55,7 +60,6 @@ func (ts *transports) demand(ctx context.Context) error {
 	for _, t := range added {
 		errs = append(errs, t.ready(ctx))
 	}
-	ts.later.CompareAndSwap(later, nil)
 	return errors.Join(errs...)
 }
 
