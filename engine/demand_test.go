@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -153,4 +155,38 @@ func TestADemandIsMadeOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A reload that comes while a transport is being started does not stop it.
+func TestAReloadAfterADemand(t *testing.T) {
+	moving(t, func(w *world) {
+		var starts atomic.Int32
+		cfg := Config{Transports: []TransportConfig{
+			{Name: "fast", InProcess: func() sdk.Transport { return w.fast.New("a:1") }},
+			{Name: "gpu", optional: true, onDemand: true, InProcess: func() sdk.Transport {
+				starts.Add(1)
+				return noDevice{w.fast.New("gpu at a:1")}
+			}},
+		}, Notification: NotificationConfig{RPCFallback: new(false)}}
+		w.configs["a:1"] = cfg
+		a := w.open("a:1")
+		defer w.giveUp()
+		defer w.shut(a)
+		cfg.Node.Name = "a:1"
+		a.transports.changes <- struct{}{} // another reload is under way
+		var calls sync.WaitGroup
+		calls.Go(func() { _ = a.transports.demand(context.Background()) })
+		synctest.Wait()
+		calls.Go(func() {
+			if err := a.Reload(context.Background(), cfg); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		<-a.transports.changes
+		calls.Wait()
+		if list := a.Transports(); len(list) != 2 || starts.Load() != 1 || a.transports.later.Load() != nil {
+			t.Errorf("%d starts, %+v", starts.Load(), list)
+		}
+	})
 }
