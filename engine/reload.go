@@ -36,6 +36,16 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 	if err := e.security.refresh(ctx); err != nil {
 		return err
 	}
+	ts := &e.transports
+	select {
+	case ts.changes <- struct{}{}:
+		defer func() { <-ts.changes }()
+	case <-ctx.Done():
+		return sdk.Errorf(sdk.Busy, "reload: another one is under way: %w", context.Cause(ctx))
+	}
+	if e.closing.Load() {
+		return sdk.Errorf(sdk.Closed, "reload: the engine is closed")
+	}
 	finder, err := newFinder(cfg.Plugins)
 	if err != nil {
 		return err
@@ -43,7 +53,7 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 	var configs, later []TransportConfig
 	var specs []pluginhost.Spec
 	for _, c := range cfg.Transports {
-		if c.onDemand && !e.transports.lists(c.Name) {
+		if c.onDemand && !ts.lists(c.Name) {
 			later = append(later, c)
 			continue
 		}
@@ -51,11 +61,11 @@ func (e *Engine) Reload(ctx context.Context, cfg Config) error {
 		switch {
 		case err == nil:
 			configs, specs = append(configs, c), append(specs, spec)
-		case !c.leavesOut(err) || e.transports.lists(c.Name):
+		case !c.leavesOut(err) || ts.lists(c.Name):
 			return err // nothing was changed
 		}
 	}
-	return e.transports.reload(ctx, configs, specs, later)
+	return ts.reload(ctx, configs, specs, later)
 }
 
 // fixedDifferences names the sections that differ, other than transports.
@@ -71,16 +81,8 @@ func fixedDifferences(was, is Config) []string {
 	return keys
 }
 
+// reload is under way as the only change.
 func (ts *transports) reload(ctx context.Context, configs []TransportConfig, specs []pluginhost.Spec, later []TransportConfig) error {
-	select {
-	case ts.changes <- struct{}{}:
-		defer func() { <-ts.changes }()
-	case <-ctx.Done():
-		return sdk.Errorf(sdk.Busy, "reload: another one is under way: %w", context.Cause(ctx))
-	}
-	if ts.e.closing.Load() {
-		return sdk.Errorf(sdk.Closed, "reload: the engine is closed")
-	}
 	ts.mu.Lock()
 	old := slices.Clone(ts.set)
 	ts.mu.Unlock()

@@ -51,7 +51,7 @@ var plugins = []mutant{
 		"if c.leavesOut(err) {",
 		"if false {", "engine", "TestReloadWithoutADefaultTransport", false},
 	{"reload: what runs is not dropped for want of its binary", "engine/reload.go",
-		"case !c.leavesOut(err) || e.transports.lists(c.Name):",
+		"case !c.leavesOut(err) || ts.lists(c.Name):",
 		"case !c.leavesOut(err):", "engine", "TestReloadWithoutADefaultTransport", false},
 	{"plugins: a default one is not missed", "engine/plugins.go",
 		"if t.leavesOut(p.Err) && p.Approved == \"\" {",
