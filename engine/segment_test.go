@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -68,6 +69,30 @@ func TestCloseDuringATransfer(t *testing.T) {
 		if _, remote := w.fast.Regions("a:1"); remote != 0 || a.Stats().Mappings != 0 {
 			t.Errorf("%d regions are known with no handle and no op left", remote)
 		}
+	})
+}
+
+// Handles that come and go while an op is unresolved leave nothing behind.
+func TestHandlesComeAndGoDuringAnOp(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		s, k := a.memory.source(b.incarnation), bufferKey{c: theirs.Capability()}
+		s.leases.Acquire(k) // as the op has, whose transfer has ended
+		_ = g.Close()
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		for range 20 {
+			_ = w.segment(a, "b:1").Close()
+		}
+		synctest.Wait()
+		if after := runtime.NumGoroutine(); after >= before+20 {
+			t.Errorf("%d goroutines, %d before", after, before)
+		}
+		s.leases.Release(k)
 	})
 }
 
