@@ -90,26 +90,19 @@ func (s *source) alive() bool { return s.life.Err() == nil }
 func (s *source) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.opens--; s.opens > 0 {
-		return
-	}
-	s.shedLocked()
-	for key := range s.told {
-		s.e.tasks.Go(func() { s.shedUnused(key.buffer) })
-	}
+	s.opens--
+	s.shedUnusedLocked()
 }
 
-// shedUnused waits until no op uses a region.
-func (s *source) shedUnused(k bufferKey) {
-	select {
-	case <-s.leases.Idle(k):
-	case <-s.life.Done(): // then all is taken back
-		return
-	case <-s.e.ctx.Done():
-		return
-	}
+// release gives an op's lease back.
+func (s *source) release(k bufferKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.leases.Release(k)
+	s.shedUnusedLocked()
+}
+
+func (s *source) shedUnusedLocked() {
 	if s.opens == 0 {
 		s.shedLocked()
 	}

@@ -92,7 +92,11 @@ func TestHandlesComeAndGoDuringAnOp(t *testing.T) {
 		if after := runtime.NumGoroutine(); after >= before+20 {
 			t.Errorf("%d goroutines, %d before", after, before)
 		}
-		s.leases.Release(k)
+		s.release(k)
+		synctest.Wait()
+		if _, remote := w.fast.Regions("a:1"); remote != 0 {
+			t.Errorf("%d regions are known", remote)
+		}
 	})
 }
 

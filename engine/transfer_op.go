@@ -368,7 +368,7 @@ func (m *mover) doneWithLocked(o *op) {
 	}
 	m.s.e.memory.leases.Release(o.local)
 	m.endLocked(o)
-	m.s.leases.Release(o.key)
+	m.s.release(o.key)
 	if m.dead != nil && len(m.live) == 0 {
 		m.s.e.tasks.Go(m.s.fade)
 	}
