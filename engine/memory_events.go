@@ -54,7 +54,7 @@ func (m *memory) tellHeld(r *Region, err error) {
 	}
 }
 
-// refused takes in that an instance did not register a region, although it
+// refusedLocked takes in that an instance did not register a region, although it
 // moves such memory: that is told once for each instance.
 func (m *memory) refusedLocked(r *Region, inst *pluginhost.Instance, err error) {
 	switch code := sdk.CodeOf(err); {
