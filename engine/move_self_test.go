@@ -183,6 +183,7 @@ func TestCloseAndTransfersToOneself(t *testing.T) {
 			if err := other.Close(context.Background()); err != nil {
 				t.Error(err)
 			}
+			synctest.Wait()
 			if list, n := a.Mappings(), a.memory.leases.Len(); len(list)+n != 0 {
 				t.Errorf("left: %+v, %d leases", list, n)
 			}
