@@ -71,7 +71,7 @@ func (e *Engine) admit(ctx context.Context, d *Delivery, try func() (done bool, 
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			return contextEnded(ctx, d.peer)
+			return contextEnded(ctx, "notification to "+d.peer)
 		case <-timeout.C:
 			e.stats.Backpressure.Add(1)
 			return sdk.Errorf(sdk.Backpressure, "notification to %s: the outbox is full and had no room for %v", d.peer, e.cfg.Notification.SlotWait())

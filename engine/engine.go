@@ -195,9 +195,19 @@ func (e *Engine) ready(ctx context.Context, what string) (context.Context, error
 	return orBackground(ctx), nil
 }
 
-// contextEnded is the error of a notification whose context ended before the
-// outbox held it. It matches the context's error.
-func contextEnded(ctx context.Context, peer string) error {
+// fits refuses a notification that is larger than the configuration allows.
+func (e *Engine) fits(peer string, n *Notification) error {
+	size := len(n.Name) + len(n.Payload)
+	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
+		e.stats.tooLarge.Add(1)
+		return sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
+	}
+	return nil
+}
+
+// contextEnded is the error of what was to be sent when its context ended before
+// the engine had it. It matches the context's error.
+func contextEnded(ctx context.Context, what string) error {
 	code, text := NotSent, "cancelled"
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		code, text = DeadlineExceeded, "its deadline was over"
@@ -206,7 +216,7 @@ func contextEnded(ctx context.Context, peer string) error {
 	if cause := context.Cause(ctx); !errors.Is(cause, err) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
-	return sdk.Errorf(code, "notification to %s: %s before it was sent: %w", peer, text, err)
+	return sdk.Errorf(code, "%s: %s before it was sent: %w", what, text, err)
 }
 
 // random is what nobody can guess.
@@ -256,20 +266,18 @@ func (e *Engine) Notify(ctx context.Context, peer string, n Notification) (*Deli
 	if err != nil {
 		return nil, err
 	}
-	size := len(n.Name) + len(n.Payload)
-	if limit := e.cfg.Notification.MaxPayloadBytes; size > limit {
-		e.stats.tooLarge.Add(1)
-		return nil, sdk.Errorf(sdk.TooLarge, "notification to %s: name and payload are %d bytes, over notification.max_payload_bytes = %d", peer, size, limit)
+	if err := e.fits(peer, &n); err != nil {
+		return nil, err
 	}
 	now := time.Now()
 	if ctx.Err() != nil {
-		return nil, contextEnded(ctx, peer)
+		return nil, contextEnded(ctx, "notification to "+peer)
 	}
 	deadline := e.deadline(ctx, now)
 	address, err := e.resolve(ctx, peer)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, contextEnded(ctx, peer)
+			return nil, contextEnded(ctx, "notification to "+peer)
 		}
 		return nil, err
 	}

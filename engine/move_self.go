@@ -91,8 +91,6 @@ func (o *op) copies(remote *Region) error {
 	switch {
 	case o.local.bytes == nil || remote.bytes == nil:
 		return sdk.Errorf(sdk.Unsupported, "a GPU's memory is not moved to or from this engine itself: copy it with CUDA, in the process that has it")
-	case o.event != nil:
-		return sdk.Errorf(sdk.Unsupported, "between regions of host memory nothing waits for a GPU's event: submit once it has happened")
 	case o.offset > remote.Len() || o.length > remote.Len()-o.offset:
 		return sdk.Errorf(sdk.StaleCapability, "%d bytes at offset %d are not within region %s", o.length, o.offset, o.key.c.Short())
 	case to.opts.ReadOnly:

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -256,12 +257,17 @@ func TestASegmentOutlivesSilence(t *testing.T) {
 // An op that waits for the application's event is not taken for a stalled one.
 func TestAnOpThatWaitsIsNotStalled(t *testing.T) {
 	moving(t, func(w *world) {
+		both := []sdk.MemoryKind{sdk.HostMemory, sdk.DeviceMemory}
+		w.fast = sdktest.NewFabric(sdktest.FabricOptions{Name: "fast", Moves: true, Move: sdk.MoveLimits{Local: both, TargetWrites: true}})
 		a, _, mine, theirs, g, end := w.movers(100)
 		defer end()
+		op := Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100, Event: &[sdk.EventBytes]byte{1}}
+		if err := w.done(w.submit(a, SubmitOptions{}, op)); !errors.Is(err, NotSent) || !strings.Contains(err.Error(), "its event is a GPU's") {
+			t.Errorf("an event between regions of host memory: %v", err)
+		}
+		mine.region.Kind = sdk.DeviceMemory
 		w.fast.HoldWrites("b:1", true)
-		x := w.submit(a, SubmitOptions{}, Op{
-			Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100, Event: &[sdk.EventBytes]byte{1},
-		})
+		x := w.submit(a, SubmitOptions{}, op)
 		time.Sleep(4 * stalledAfter)
 		if a.stats.moves[moveStalled].Load() != 0 || isClosed(x.Done()) {
 			t.Errorf("%v", x.Results())

@@ -401,6 +401,9 @@ func (s *source) resolveLocked(o *op) (resolved, error) {
 	if o.kind == sdk.Write && !b.Writable {
 		return resolved{}, sdk.Errorf(sdk.Refused, "the region at %#x was registered read-only", b.Base)
 	}
+	if o.event != nil && o.local.region.Kind == sdk.HostMemory && b.Kind == sdk.HostMemory {
+		return resolved{}, sdk.Errorf(sdk.Unsupported, "its event is a GPU's, and neither side is a GPU's memory: wait for the event before the op is submitted")
+	}
 	k := keyOf(b, d.Version)
 	if _, ok := s.withdrawn[k]; ok {
 		return resolved{}, sdk.Errorf(sdk.StaleCapability, "capability %s is withdrawn", b.Capability.Short())

@@ -109,7 +109,8 @@ type Progress struct {
 // Submit begins a transfer. Its deadline is ctx's, else
 // notification.deadline_ms from now, at most 600 s; ctx's cancellation later
 // on does not end it, [Transfer.Cancel] does. An error means that an argument
-// is wrong and nothing was begun; whatever else goes wrong is told per op.
+// is wrong, or ctx has ended, and nothing was begun; whatever else goes wrong is
+// told per op.
 //
 // Ops are carried out in any order, and independently. The local memory belongs
 // to the transfer until it has ended, and, where an op ended as
@@ -126,6 +127,17 @@ func (e *Engine) Submit(ctx context.Context, ops []Op, opts SubmitOptions) (*Tra
 		if err := ops[i].check(e); err != nil {
 			return nil, fmt.Errorf("submit: op %d: %w", i, err)
 		}
+	}
+	for _, n := range []*Notification{opts.Notification, opts.FailureNotification} {
+		if n == nil {
+			continue
+		}
+		if err := e.fits(ops[0].Segment.name, n); err != nil {
+			return nil, fmt.Errorf("submit: %w", err)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, contextEnded(ctx, "transfer")
 	}
 	t := &Transfer{
 		e: e, deadline: e.deadline(ctx, time.Now()), opts: opts, done: make(chan struct{}), results: make([]error, len(ops)),

@@ -192,6 +192,17 @@ func TestArgumentsOfSubmit(t *testing.T) {
 		if _, err := a.Submit(context.Background(), nil, SubmitOptions{}); !errors.Is(err, InvalidArgument) {
 			t.Errorf("no ops: %v", err)
 		}
+		large := &Notification{Name: "n", Payload: make([]byte, a.cfg.Notification.MaxPayloadBytes)}
+		for _, opts := range []SubmitOptions{{Notification: large}, {FailureNotification: large}} {
+			if _, err := a.Submit(context.Background(), []Op{good}, opts); !errors.Is(err, TooLarge) {
+				t.Errorf("a notification that is too large: %v", err)
+			}
+		}
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		if _, err := a.Submit(ended, []Op{good}, SubmitOptions{}); !errors.Is(err, NotSent) || !errors.Is(err, context.Canceled) {
+			t.Errorf("a context that has ended: %v", err)
+		}
 		if n := a.memory.leases.Held(mine); n != 0 {
 			t.Errorf("%d leases are held", n)
 		}
