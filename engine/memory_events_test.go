@@ -35,7 +35,8 @@ func TestAHeldRegionIsTold(t *testing.T) {
 		w.slow.HoldWrites("b:1", true)
 		synctest.Wait()
 		closed := make(chan error, 1)
-		go func() { closed <- theirs.Close(context.Background()) }()
+		first, giveUp := context.WithCancel(context.Background())
+		go func() { closed <- theirs.Close(first) }()
 		time.Sleep(heldFor - time.Millisecond)
 		if got := told(s); len(got) != 0 {
 			t.Errorf("%q", got)
@@ -45,11 +46,19 @@ func TestAHeldRegionIsTold(t *testing.T) {
 		if ev.Kind != RegionHeld || ev.Region != theirs.Capability().Short() || !errors.Is(ev.Err, Busy) || !strings.Contains(ev.Err.Error(), "consumer a:1") {
 			t.Errorf("%+v", ev)
 		}
+		giveUp()
+		if err := <-closed; !errors.Is(err, Busy) {
+			t.Errorf("%v", err)
+		}
 		short, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if err := theirs.Close(short); !errors.Is(err, Busy) {
 			t.Errorf("%v", err)
 		}
+		if got := told(s); len(got) != 0 {
+			t.Errorf("told once more: %q", got)
+		}
+		go func() { closed <- theirs.Close(context.Background()) }()
 		w.fast.HoldWrites("b:1", false)
 		w.slow.HoldWrites("b:1", false)
 		_ = w.done(x)
