@@ -8,6 +8,9 @@ const (
 
 // gpus are the guards around memory that processes share on a GPU.
 var gpus = []mutant{
+	{"libcuda: the loader's reason is read on the thread that it is for", libcuda + "/library.go",
+		"\truntime.LockOSThread()\n\tdefer runtime.UnlockOSThread()\n",
+		"\t_ = runtime.NumCPU\n", libcuda, "TestReason", false},
 	{"mappings: what is refused is kept", "internal/cuda/undo.go",
 		"\t\t\treturn err\n",
 		"", simulation, "TestClosingGoesOn", false},
