@@ -86,8 +86,10 @@ func (m *Memory) copy(what string, b []byte, offset int64, do func(c driver.Cont
 }
 
 // Free frees the memory. Every region of it must be closed before, by a
-// [engine.Region.Close] that has returned nil: peers may have it mapped until
-// then, and what becomes of a mapping of freed memory is undefined for CUDA IPC.
+// [engine.Region.Close] that has returned nil. Free does not know the regions and
+// succeeds all the same while one is open: transfers then reach memory that this
+// process has no more, peers keep what they have mapped of it, and what becomes
+// of such a mapping is undefined for CUDA IPC.
 // Freeing again does nothing. After an error it may be called again, and goes on.
 func (m *Memory) Free() error {
 	err := m.d.do(func(c driver.Context) error {

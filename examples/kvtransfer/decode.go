@@ -14,13 +14,13 @@ import (
 const listening = "decode-0 is at "
 
 // runDecode serves one request.
-func runDecode(ctx context.Context, plugins, gpu string) error {
+func runDecode(ctx context.Context, plugins, gpu string, n network) error {
 	at, err := choose(gpu, 1)
 	if err != nil {
 		return err
 	}
 	defer at.close()
-	e, err := open(ctx, "decode-0", plugins, at)
+	e, err := open(ctx, "decode-0", plugins, at, n)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func serve(ctx context.Context, e *engine.Engine, at *place, got *engine.Receive
 	if err != nil {
 		return nil, err
 	}
-	err = at.explain(read(ctx, e, got.From.Address, local.Region, m))
+	err = at.explain(once(read(ctx, e, got.From.Address, local.Region, m)))
 	if err == nil {
 		err = check(local, m)
 	}
@@ -114,6 +114,16 @@ func read(ctx context.Context, e *engine.Engine, peer string, local *engine.Regi
 	// Wait returns nil once every byte is there, and an error that says of each
 	// op whether its memory may still be touched.
 	return transfer.Wait(ctx)
+}
+
+// once says why blocks were not read: of the first one, since the others mostly
+// have the same reason.
+func once(err error) error {
+	var failed *engine.TransferError
+	if errors.As(err, &failed) && len(failed.Errors) > 0 {
+		return fmt.Errorf("%d of %d blocks were not read: %w", failed.Failed, failed.Ops, failed.Errors[0])
+	}
+	return err
 }
 
 // check compares blocks with what the manifest says of them.

@@ -37,17 +37,24 @@ const (
 
 // runPrefill computes a cache, hands it to a decode process, and takes its
 // memory back.
-func runPrefill(ctx context.Context, plugins, gpu, peer string) error {
+func runPrefill(ctx context.Context, plugins, gpu, peer string, n network) error {
 	at, err := choose(gpu, 0)
 	if err != nil {
 		return err
 	}
 	defer at.close()
-	e, err := open(ctx, "prefill-0", plugins, at)
+	e, err := open(ctx, "prefill-0", plugins, at, n)
 	if err != nil {
 		return err
 	}
 	defer shut(e)
+	// A notification waits for its peer until its deadline: it may be starting.
+	// Here it has to be there.
+	segment, err := e.OpenSegment(ctx, peer)
+	if err != nil {
+		return err
+	}
+	defer segment.Close() //nolint:errcheck // it returns nil
 	fmt.Printf("prefill-0 keeps its blocks in %v\n", at)
 
 	// A region is memory that the transports' processes share. Peers may only

@@ -8,6 +8,12 @@ const (
 
 // gpus are the guards around memory that processes share on a GPU.
 var gpus = []mutant{
+	{"libcuda: the loader's reason is read on the thread that it is for", libcuda + "/library.go",
+		"\truntime.LockOSThread()\n\tdefer runtime.UnlockOSThread()\n",
+		"\t_ = runtime.NumCPU\n", libcuda, "TestReason", false},
+	{"simcuda: a key that nobody knows is refused", simulation + "/options.go",
+		"\td.DisallowUnknownFields()\n",
+		"", simulation, "TestLoad", false},
 	{"mappings: what is refused is kept", "internal/cuda/undo.go",
 		"\t\t\treturn err\n",
 		"", simulation, "TestClosingGoesOn", false},
@@ -107,6 +113,9 @@ var gpus = []mutant{
 	{"mnnvl: a thread outlives Goexit", "internal/cuda/thread.go",
 		"\t\t\tt.serve()\n",
 		"\t\t\tgo t.serve()\n", "internal/cuda", "TestThreadOutlivesGoexit", false},
+	{"mnnvl: a bad event is not the region's fault", mnnvl + "/streams.go",
+		"if codeOf(err) == sdk.StaleCapability {",
+		"if false {", mnnvl, "TestBadEvent", false},
 	{"mnnvl: an event is closed when no op waits for it", mnnvl + "/streams.go",
 		"\t\t\tw.destroy(c, l.event)\n",
 		"", mnnvl, "TestEachCallFails", false},

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/ebitengine/purego"
@@ -61,6 +62,24 @@ func TestNoLibrary(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
+}
+
+// TestReason: what the loader says of a failure gets into the error, whatever
+// the other threads do.
+func TestReason(t *testing.T) {
+	const name = "libcuda-that-nobody-has.so.1"
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 500 {
+				if _, err := load(name); err == nil || strings.Contains(err.Error(), "()") {
+					t.Errorf("%v", err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestOldLibrary(t *testing.T) {

@@ -5,6 +5,7 @@ package libcuda
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -126,6 +127,9 @@ const (
 // load opens the library once and for all: its threads and its exit handlers
 // forbid unloading it.
 func load(file string) (*library, error) {
+	// The reason of a failure is kept for the thread that it met.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen(file, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, &cuda.MissingError{

@@ -3,9 +3,11 @@
 package simcuda
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,15 +77,21 @@ type Injection struct {
 	After int `json:",omitempty"`
 }
 
-// Load reads options from a JSON file.
+// Load reads options from a JSON file. A key that it does not know is an error:
+// a misspelled one would make another machine.
 func Load(file string) (Options, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return Options{}, err
 	}
 	var o Options
-	if err := json.Unmarshal(b, &o); err != nil {
-		return Options{}, fmt.Errorf("%s: %w", file, err)
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&o); err != nil {
+		return Options{}, fmt.Errorf("%s, which describes a simulated machine: %w", file, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return Options{}, fmt.Errorf("%s, which describes a simulated machine: more than one JSON value", file)
 	}
 	if o.Dir == "" {
 		o.Dir = filepath.Dir(file)

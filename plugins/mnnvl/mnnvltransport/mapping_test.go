@@ -418,6 +418,24 @@ func TestWaitsForTheEvent(t *testing.T) {
 	other.must(opOf(sdk.Write, here, there, 1))
 }
 
+// TestBadEvent: an event that nobody has fails its op alone. It says nothing of
+// the region, which the next op uses.
+func TestBadEvent(t *testing.T) {
+	const size = 4096
+	l := newLab(t)
+	a, b := l.start(t, l.apart(t), 1), l.start(t, l.transport(t), 2)
+	mine, theirs := l.on(t, 0, size), l.on(t, len(l.devices)-1, size)
+	here, there := a.register(t, mine, true, 1<<40, 1), b.register(t, theirs, true, 1<<41, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	o := opOf(sdk.Write, here, there, size)
+	o.Event = &[sdk.EventBytes]byte{1, 2, 3}
+	if c := w.do(o); c.Outcome != sdk.NotPosted || c.Code != sdk.InvalidArgument {
+		t.Errorf("an event that nobody has: %v (%v)", c.Outcome, c.Code)
+	}
+	w.must(opOf(sdk.Write, here, there, size))
+}
+
 // TestHandover: a descriptor is for whoever knows both ticket and capability.
 func TestHandover(t *testing.T) {
 	l := newLab(t)

@@ -29,6 +29,10 @@ func (w *worker) lane(c cuda.Context, t *task) (*lane, error) {
 			return nil, sdk.Errorf(sdk.Busy, "mnnvl: %d events are waited for, the limit", maxOpened)
 		}
 		event, err := c.OpenEvent(h)
+		if codeOf(err) == sdk.StaleCapability {
+			// It is not the region that the handle led to.
+			return nil, sdk.Errorf(sdk.InvalidArgument, "the op's event is none that another process has exported: %w", err)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -91,14 +91,20 @@ func (b *benchTransferFlags) check() error {
 	if len(b.transports) == 0 || len(b.ops) == 0 || len(b.o.Sizes) == 0 {
 		return usageError("--transport, --op and --size name one or more each")
 	}
-	for _, size := range b.o.Sizes {
+	for i, size := range b.o.Sizes {
+		if slices.Contains(b.o.Sizes[:i], size) {
+			return usageError("--size names %d twice: once is enough", size)
+		}
 		if size < 1 || size > maxBenchMemory/b.o.Window {
 			return usageError("--size must be 1 to %d, so that %d of them are %d bytes at most, not %d", maxBenchMemory/b.o.Window, b.o.Window, maxBenchMemory, size)
 		}
 	}
-	for _, op := range b.ops {
+	for i, op := range b.ops {
 		if op != "read" && op != "write" {
 			return usageError("--op is read or write, not %q", op)
+		}
+		if slices.Contains(b.ops[:i], op) {
+			return usageError("--op names %s twice: once is enough", op)
 		}
 		b.o.Writes = append(b.o.Writes, op == "write")
 	}

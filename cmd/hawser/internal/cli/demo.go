@@ -44,7 +44,7 @@ The rows, which --row runs alone by number, name or a part of one:
 	flags.StringVar(&f.hosts, "hosts", "", "with --set rdma: on the virtual hosts that this file of the lab names")
 	flags.BoolVar(&f.list, "list", false, "list the rows and run nothing")
 	flags.Uint64Var(&f.seed, "seed", 0, "make the random moments from this number (default: a random one)")
-	flags.IntVar(&f.count, "count", 4000, "notifications in a row")
+	flags.IntVar(&f.count, "count", 4000, fmt.Sprintf("notifications in a row, %d to %d", minDemo, maxDemo))
 	flags.StringVar(&f.pluginsDir, "plugins-dir", "", "where the plugins' binaries are looked for first (then: HAWSER_PLUGIN_PATH, and beside this program)")
 	flags.StringVar(&f.lock, "plugins-lock", "", "file of the binaries' checksums (default: plugins.lock beside them)")
 	flags.BoolVar(&f.timeouts, "default-timeouts", false, "leave the timeouts of calls to frozen peers at 30 s (here: 2 s)")
@@ -77,8 +77,12 @@ const (
 	setRDMA  = "rdma"
 )
 
-// minDemo is the smallest number of notifications in which ten faults fit.
-const minDemo = 400
+// minDemo is the smallest number of notifications in which ten faults fit,
+// maxDemo what the row of a million sends.
+const (
+	minDemo = 400
+	maxDemo = 1_000_000
+)
 
 func (f *demoFlags) run(cmd *cobra.Command) error {
 	table := demo.Rows()
@@ -99,8 +103,8 @@ func (f *demoFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return usageError("--row: %v", err)
 	}
-	if f.count < minDemo || f.count > 1_000_000 {
-		return usageError("--count must be %d to 1000000, not %d", minDemo, f.count)
+	if f.count < minDemo || f.count > maxDemo {
+		return usageError("--count must be %d to %d, not %d", minDemo, maxDemo, f.count)
 	}
 	if f.list {
 		return f.printRows(cmd.OutOrStdout(), rows)

@@ -130,7 +130,7 @@ func (d diagnosis) print(w io.Writer) {
 	case len(d.Carry) == 0:
 		fmt.Fprintln(w, "no transport can carry")
 	case d.OK && len(absent) > 0:
-		fmt.Fprintf(w, "%s can carry; %s is tried by default, and there is nothing for it here\n", strings.Join(d.Carry, ", "), strings.Join(absent, ", "))
+		fmt.Fprintf(w, "%s can carry; nothing is here for %s (tried by default)\n", strings.Join(d.Carry, ", "), strings.Join(absent, ", "))
 	case d.OK:
 		fmt.Fprintf(w, "%s can carry\n", strings.Join(d.Carry, ", "))
 	default:

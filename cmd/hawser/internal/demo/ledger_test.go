@@ -199,4 +199,8 @@ func TestChoose(t *testing.T) {
 			t.Errorf("%q is no one row", n)
 		}
 	}
+	const want = `more than one row matches "cut": "tcp cut", "tcp half cut"`
+	if _, err := Choose(Rows(), []string{"cut"}); err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
 }

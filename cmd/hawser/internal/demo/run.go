@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -302,13 +303,16 @@ func choose(rows []Row, name string) (Row, error) {
 	if len(matches) == 1 {
 		return matches[0], nil
 	}
-	what := "no row is called"
 	if len(matches) > 1 {
-		what = "more than one row matches"
+		return Row{}, fmt.Errorf("more than one row matches %q: %s", name, quoted(matches))
 	}
-	var known []string
+	return Row{}, fmt.Errorf("no row is called %q; there are %s", name, quoted(rows))
+}
+
+func quoted(rows []Row) string {
+	var names []string
 	for _, row := range rows {
-		known = append(known, fmt.Sprintf("%q", row.Name))
+		names = append(names, strconv.Quote(row.Name))
 	}
-	return Row{}, fmt.Errorf("%s %q; there are %s", what, name, strings.Join(known, ", "))
+	return strings.Join(names, ", ")
 }
