@@ -4,6 +4,7 @@ package scenarios
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -177,6 +178,16 @@ func TestMemoryIsSentAfterItsEvent(t *testing.T) {
 			}
 		}
 		p.settle(t)
+		// What is no event is the op's fault, and not the region's.
+		op := whole(engine.Write, local, segment, remote.Address())
+		op.Event = &[sdk.EventBytes]byte{1}
+		if err := writer.submit(t, op).Wait(briefly(t)); !errors.Is(err, engine.InvalidArgument) || !errors.Is(err, engine.NotSent) {
+			t.Errorf("an event that there is not: %v", err)
+		}
+		op.Event = nil
+		if err := writer.submit(t, op).Wait(briefly(t)); err != nil {
+			t.Errorf("after that: %v", err)
+		}
 		t.Logf("in %d of %d rounds the work was running; without the event old bytes after %v", ran, rounds, takes)
 	})
 }
