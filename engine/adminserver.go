@@ -149,7 +149,7 @@ func adminHandler(e *Engine) http.Handler {
 			refuse(w, err)
 			return
 		}
-		answer(w, http.StatusOK, admin.Retired{Mappings: n})
+		answer(w, http.StatusOK, admin.Retired{Mappings: n, Unresolved: e.memory.unresolvedTo(r.FormValue("peer"))})
 	})
 	mux.HandleFunc("GET /transports", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, adminTransports(e))

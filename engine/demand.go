@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/hawser-transport/hawser/engine/internal/pluginhost"
 	"github.com/hawser-transport/hawser/sdk"
@@ -13,7 +15,8 @@ import (
 // hundreds of megabytes, which an engine without such memory must not cost.
 
 // demand starts the transports that were put off, and returns once each of them
-// is up or has failed. The error says why those are not up.
+// is up or has failed. The error says why those are not up, and so does notUp
+// from then on.
 func (ts *transports) demand(ctx context.Context) error {
 	if ts.later.Load() == nil {
 		return nil
@@ -35,6 +38,9 @@ func (ts *transports) demand(ctx context.Context) error {
 	finder, err := newFinder(ts.e.cfg.Plugins)
 	if err != nil {
 		ts.e.log.Warn("no transport started for a GPU's memory", "error", err)
+		for _, c := range *later {
+			ts.lack(c, err)
+		}
 		return err
 	}
 	var errs []error
@@ -43,6 +49,7 @@ func (ts *transports) demand(ctx context.Context) error {
 		spec, err := finder.spec(c)
 		if err != nil {
 			ts.e.log.Warn("transport not started: a GPU's memory is used, and it would move that", "transport", c.Name, "error", err)
+			ts.lack(c, err)
 			errs = append(errs, err)
 			continue
 		}
@@ -79,12 +86,58 @@ func (ts *transports) demandSoon(after func()) bool {
 	return true
 }
 
+// lack takes in that a transport that was put off cannot be started.
+func (ts *transports) lack(c TransportConfig, err error) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	ts.lacking = append(ts.lacking, absent{c.Name, err})
+}
+
+// notUp says of each transport that is configured, or was demanded, and is not
+// up: in which state it is, and why.
+func (ts *transports) notUp() (errs []error) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, a := range slices.Concat(ts.absent, ts.lacking) {
+		errs = append(errs, fmt.Errorf("transport %s: not available: %w", a.name, a.err))
+	}
+	for _, t := range ts.set {
+		if t.cur != nil {
+			continue
+		}
+		s := t.sup.Status()
+		err := fmt.Errorf("transport %s: not up here, %s", t.cfg.Name, s.State)
+		if s.LastError != nil {
+			err = fmt.Errorf("%w: %w", err, s.LastError)
+		}
+		errs = append(errs, err)
+	}
+	return errs
+}
+
 // postpone puts off what is not listed and nothing needs yet.
 func (ts *transports) postpone(later []TransportConfig) {
+	ts.mu.Lock()
+	ts.lacking = nil
+	ts.mu.Unlock()
 	ts.later.Store(nil)
 	if len(later) > 0 {
 		ts.later.Store(&later)
 	}
+}
+
+// mayMove reports whether a transport that is up, or may come up soon, could
+// move what an op does: of one that is starting nobody knows.
+func (ts *transports) mayMove(o *op) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return slices.ContainsFunc(ts.set, func(t *transport) bool {
+		if t.cur != nil {
+			return t.cur.Mover != nil && reaches(t.cur.Description.Move.WithDefaults(), o)
+		}
+		state := t.sup.Status().State
+		return state != pluginhost.Unsupported && state != pluginhost.Quarantined
+	})
 }
 
 // ready waits until the transport is up, or says why it is not.

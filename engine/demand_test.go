@@ -53,6 +53,7 @@ func TestATransportOnDemand(t *testing.T) {
 			if !errors.Is(err, Unsupported) || starts.Load() != 1 {
 				t.Errorf("%d starts, %v", starts.Load(), err)
 			}
+			says(t, err, nil, []string{"transport gpu: not up here, unsupported: ", "transport missing: not available: ", "hawser-missing"}, nil)
 			if a.transports.later.Load() != nil {
 				t.Error("still put off")
 			}

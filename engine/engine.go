@@ -208,15 +208,20 @@ func (e *Engine) fits(peer string, n *Notification) error {
 // contextEnded is the error of what was to be sent when its context ended before
 // the engine had it. It matches the context's error.
 func contextEnded(ctx context.Context, what string) error {
-	code, text := NotSent, "cancelled"
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		code, text = DeadlineExceeded, "its deadline was over"
+	return ended(ctx, what+": its deadline was over before it was sent", what+": cancelled before it was sent")
+}
+
+// ended is the error of what its context ended: one text is for a deadline, the
+// other for a cancellation.
+func ended(ctx context.Context, late, cancelled string) error {
+	code, text, err := NotSent, cancelled, ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		code, text = DeadlineExceeded, late
 	}
-	err := ctx.Err()
 	if cause := context.Cause(ctx); !errors.Is(cause, err) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
-	return sdk.Errorf(code, "%s: %s before it was sent: %w", what, text, err)
+	return sdk.Errorf(code, "%s: %w", text, err)
 }
 
 // random is what nobody can guess.

@@ -84,7 +84,7 @@ func TestAnUnconfirmedFenceIsAnUnknownOutcome(t *testing.T) {
 		}
 		short, stop := context.WithTimeout(context.Background(), time.Second)
 		defer stop()
-		if err := mine.Close(short); !errors.Is(err, Busy) || !strings.Contains(err.Error(), "1 of this engine's transfers") {
+		if err := mine.Close(short); !errors.Is(err, Busy) || !strings.Contains(err.Error(), "ops with b:1 of unknown outcome (1)") {
 			t.Errorf("close: %v", err)
 		}
 		w.network.Silence("a:1", "b:1", false)

@@ -141,14 +141,11 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 	if _, err := e.ready(ctx, "retire mappings"); err != nil {
 		return 0, err
 	}
-	means := func(address string, i Incarnation) bool {
-		return peer == address || len(peer) >= len(i.Short()) && strings.HasPrefix(i.String(), peer)
-	}
 	n, known := 0, false
 	m := &e.memory
 	m.mu.Lock()
 	for i, x := range m.readers {
-		if means(x.name, i) {
+		if means(peer, x.name, i) {
 			known = true
 			n += len(x.holds)
 			m.gates.shut(i)
@@ -162,7 +159,7 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 	sources := m.sourcesLocked()
 	m.mu.Unlock()
 	for _, s := range sources {
-		if means(s.a.address, s.incarnation) {
+		if means(peer, s.a.address, s.incarnation) {
 			known = true
 			n += s.shed()
 		}
@@ -172,6 +169,24 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 	}
 	e.log.Warn("mappings retired by request", "peer", peer, "mappings", n)
 	return n, nil
+}
+
+// means reports whether an operator's name is that of a peer.
+func means(peer, address string, i Incarnation) bool {
+	return peer == address || len(peer) >= len(i.Short()) && strings.HasPrefix(i.String(), peer)
+}
+
+// unresolvedTo counts the ops of unknown outcome to a peer.
+func (m *memory) unresolvedTo(peer string) (n int) {
+	m.mu.Lock()
+	sources := append(m.sourcesLocked(), slices.Collect(maps.Keys(m.fading))...)
+	m.mu.Unlock()
+	for _, s := range sources {
+		if means(peer, s.a.address, s.incarnation) {
+			n += s.mover.unresolved()
+		}
+	}
+	return n
 }
 
 // shed gives up every region that no op uses, and returns how many that were.

@@ -101,7 +101,7 @@ func (m *memory) add(r *Region) error {
 	calls.Wait()
 	if len(movers) > 0 && !slices.Contains(errs, nil) {
 		m.drop(r)
-		return fmt.Errorf("register memory: no transport takes it: %w", errors.Join(errs...))
+		return fmt.Errorf("register memory: no transport takes it: %w", errors.Join(append(errs, m.e.transports.notUp()...)...))
 	}
 	if size := m.publish(r); size > maxDescriptor {
 		m.drop(r)

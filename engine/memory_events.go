@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -19,18 +18,20 @@ const heldFor = 10 * time.Second
 // that.
 func (m *memory) watchHeld(r *Region) (stop func() bool) {
 	return time.AfterFunc(heldFor, func() {
-		m.mu.Lock()
-		by := m.heldByLocked(r)
-		m.mu.Unlock()
-		m.tellHeld(r, busy(r, by))
+		if by := m.heldBy(r); len(by) > 0 { // its Close is not just returning
+			m.tellHeld(r, busy(r, by))
+		}
 	}).Stop
 }
 
-// heldByLocked names all that a region's Close waits for.
-func (m *memory) heldByLocked(r *Region) []string {
+// heldBy names all that a region's Close waits for.
+func (m *memory) heldBy(r *Region) []string {
+	users := m.usersOf(r)
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	by := m.holdersLocked(r, time.Now())
-	if n := m.leases.Held(r); len(by) == 0 && n > 0 {
-		by = append(by, fmt.Sprintf("%d of this engine's transfers", n))
+	if len(by) == 0 {
+		by = users
 	}
 	if len(by) == 0 {
 		for inst := range r.at {

@@ -179,6 +179,12 @@ func TestUnresolvedTransfersAreTold(t *testing.T) {
 		if len(told) != 1 || told[0].Kind != TransfersUnresolved || told[0].Address != "b:1" || told[0].Peer.Incarnation != b.incarnation || !errors.Is(told[0].Err, OutcomeUnknown) {
 			t.Errorf("%+v", told)
 		}
+		if n := a.memory.unresolvedTo("b:1"); n != 2 || a.memory.unresolvedTo("c:1") != 0 {
+			t.Errorf("%d ops are unresolved", n)
+		}
+		short, stop := context.WithTimeout(context.Background(), heldFor+time.Second)
+		defer stop()
+		says(t, mine.Close(short), []Code{Busy}, []string{"held by ops with b:1 of unknown outcome (2)"}, []string{"transport"})
 		w.network.Silence("a:1", "b:1", false)
 		w.fast.HoldWrites("b:1", false)
 		time.Sleep(time.Minute)

@@ -44,7 +44,8 @@ func (e *Engine) AllocateHost(size int, opts RegionOptions) (*Region, error) {
 
 // RegisterHost registers length bytes, from offset on, of a memfd that the
 // application has. The memfd must be sealed against shrinking and growing
-// (F_SEAL_SHRINK and F_SEAL_GROW): it is refused otherwise. The engine makes a
+// (F_SEAL_SHRINK and F_SEAL_GROW): it is refused otherwise; one that is
+// sealed against writing can only be registered ReadOnly. The engine makes a
 // copy of the descriptor and a mapping of its own; see [Region.Bytes]. It waits
 // as [Engine.AllocateHost] does.
 func (e *Engine) RegisterHost(f *os.File, offset int64, length int, opts RegionOptions) (*Region, error) {
@@ -68,7 +69,34 @@ func (e *Engine) RegisterHost(f *os.File, offset int64, length int, opts RegionO
 	if end := offset + int64(length); end > st.Size() {
 		return nil, sdk.Errorf(sdk.InvalidArgument, "register memory: %d bytes at offset %d end after the file's %d", length, offset, st.Size())
 	}
+	if seal := writeSeal(got); seal != "" {
+		if !opts.ReadOnly {
+			return nil, sdk.Errorf(sdk.InvalidArgument, "register memory: %s is sealed against writing (%s): register it ReadOnly", f.Name(), seal)
+		}
+		// Older kernels map it from a read-only descriptor only.
+		if f, err = openReadOnly(f); err != nil {
+			return nil, sdk.Errorf(sdk.Unavailable, "register memory: %w", err)
+		}
+		defer f.Close() //nolint:errcheck // the region has a copy
+	}
 	return e.registerFile(f, offset, length, opts)
+}
+
+// writeSeal names the seal that forbids a writable mapping, if there is one.
+func writeSeal(got int) string {
+	switch {
+	case got&unix.F_SEAL_WRITE != 0:
+		return "F_SEAL_WRITE"
+	case got&unix.F_SEAL_FUTURE_WRITE != 0:
+		return "F_SEAL_FUTURE_WRITE"
+	default:
+		return ""
+	}
+}
+
+// openReadOnly returns a descriptor that cannot be made writable again.
+func openReadOnly(f *os.File) (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 }
 
 // registerFile maps and registers a sealed memfd.
@@ -92,8 +120,7 @@ func (e *Engine) registerFile(f *os.File, offset int64, length int, opts RegionO
 	}
 	var file *os.File
 	if opts.ReadOnly {
-		// A descriptor that cannot be made writable again.
-		file, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+		file, err = openReadOnly(f)
 	} else {
 		file, err = duplicate(f)
 	}
@@ -141,10 +168,10 @@ func (e *Engine) RegisterHandle(x ExportedMemory, opts RegionOptions) (*Region, 
 		}
 		r.file, r.region.File = file, file
 	}
-	absent := e.transports.demand(e.ctx)
+	_ = e.transports.demand(e.ctx) // a refusal says why one is not up
 	if err := e.memory.add(r); err != nil {
 		r.closeFile()
-		return nil, errors.Join(err, absent)
+		return nil, err
 	}
 	return r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -433,10 +434,17 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 	if !o.refreshed {
 		o.refreshed = true
 		o.ableAt = now
-		m.s.e.tasks.Go(func() { _, _ = m.s.refresh(m.s.e.ctx) }) // stirs
+		m.s.e.tasks.Go(func() {
+			_, _ = m.s.refresh(m.s.e.ctx)
+			m.mu.Lock()
+			o.upToDate = true
+			m.mu.Unlock()
+			m.stir()
+		})
 		return
 	}
-	if now.Sub(o.ableAt) < strandedFor || m.cutOffLocked(o) {
+	hopeless := o.upToDate && !m.s.e.transports.mayMove(o) // no transport here comes back that could
+	if !hopeless && now.Sub(o.ableAt) < strandedFor || m.cutOffLocked(o) {
 		return
 	}
 	for _, l := range m.all { // those, too, whose transport may be starting again
@@ -448,7 +456,23 @@ func (m *mover) strandedLocked(o *op, now time.Time) {
 			return
 		}
 	}
-	m.failLocked(o, sdk.Errorf(sdk.Unsupported, "no transport that both sides run moves %v memory to or from %v memory", o.local.region.Kind, o.buffer.Kind))
+	m.failLocked(o, sdk.Errorf(sdk.Unsupported, "no transport that both sides run moves %v memory to or from %v memory: %s", o.local.region.Kind, o.buffer.Kind, m.unfit()))
+}
+
+// unfit says of each transport why it does not move what none does.
+func (m *mover) unfit() string {
+	var reasons []string
+	for _, err := range m.s.e.transports.notUp() {
+		reasons = append(reasons, err.Error())
+	}
+	for _, l := range m.s.e.transports.up() {
+		reason := "does not reach such memory"
+		if !slices.ContainsFunc(m.all, func(x *lane) bool { return x.transport == l.name }) {
+			reason = "the peer does not run it, or has no path"
+		}
+		reasons = append(reasons, "transport "+l.name+": "+reason)
+	}
+	return strings.Join(reasons, "; ")
 }
 
 // reaches reports whether the lane's transport moves between such memories.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -29,10 +30,14 @@ func (r *Region) Close(ctx context.Context) error {
 	r.m.withdraw(r)
 	select {
 	case r.closing <- struct{}{}:
-		defer func() { <-r.closing }()
-	case <-ctx.Done():
-		return busy(r, []string{"another call of Close"})
+	default:
+		select {
+		case r.closing <- struct{}{}:
+		case <-ctx.Done():
+			return busy(r, []string{"another call of Close"})
+		}
 	}
+	defer func() { <-r.closing }()
 	defer r.m.watchHeld(r)()
 	if err := r.m.release(ctx, r); err != nil {
 		r.m.tellHeld(r, err)
@@ -101,7 +106,9 @@ func (m *memory) release(ctx context.Context, r *Region) error {
 	select {
 	case <-m.leases.Idle(r):
 	case <-ctx.Done():
-		return busy(r, []string{fmt.Sprintf("%d of this engine's transfers", m.leases.Held(r))})
+		if by := m.usersOf(r); len(by) > 0 {
+			return busy(r, by)
+		}
 	}
 	return m.deregister(ctx, r)
 }
@@ -176,7 +183,9 @@ func (m *memory) deregisterAt(ctx context.Context, r *Region, inst *pluginhost.I
 	select {
 	case <-g.done: // Register is not overtaken
 	case <-ctx.Done():
-		return sdk.Errorf(sdk.Busy, "transport %s is still registering it", inst.Name)
+		if !isClosed(g.done) {
+			return sdk.Errorf(sdk.Busy, "transport %s, which is still registering it", inst.Name)
+		}
 	}
 	for wait := helloMin; ; wait = min(2*wait, helloMax) {
 		if isClosed(inst.Gone) {
@@ -197,10 +206,49 @@ func (m *memory) deregisterAt(ctx context.Context, r *Region, inst *pluginhost.I
 			return nil
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return sdk.Errorf(sdk.Busy, "transport %s: %w", inst.Name, err)
+			return sdk.Errorf(sdk.Busy, "transport %s, which has not given it up: %w", inst.Name, err)
 		}
 		m.e.freeze.Awake()
 	}
+}
+
+// usersOf names the ops of this engine's that use a region of its own.
+func (m *memory) usersOf(r *Region) (names []string) {
+	rest := m.leases.Held(r)
+	m.mu.Lock()
+	sources := append(m.sourcesLocked(), slices.Collect(maps.Keys(m.fading))...)
+	m.mu.Unlock()
+	for _, s := range sources {
+		going, unresolved := s.mover.using(r)
+		rest -= going + unresolved
+		if going > 0 {
+			names = append(names, fmt.Sprintf("this engine's ops with %s (%d)", s.a.peer(), going))
+		}
+		if unresolved > 0 {
+			names = append(names, fmt.Sprintf("ops with %s of unknown outcome (%d), until it answers or is known to be dead", s.a.peer(), unresolved))
+		}
+	}
+	if rest > 0 { // on their way to a peer
+		names = append(names, fmt.Sprintf("this engine's ops (%d)", rest))
+	}
+	slices.Sort(names)
+	return names
+}
+
+// using counts the ops whose local side is in a region.
+func (m *mover) using(r *Region) (going, unresolved int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for o := range m.live {
+		switch {
+		case o.local != r:
+		case o.ended:
+			unresolved++
+		default:
+			going++
+		}
+	}
+	return going, unresolved
 }
 
 func busy(r *Region, holders []string) error {

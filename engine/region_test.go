@@ -321,6 +321,10 @@ func TestWhatCanBeRegistered(t *testing.T) {
 			{"nil", nil, 0, 1, RegionOptions{}, "of a file"},
 			{"may shrink", memfd(t, 8192, unix.F_SEAL_GROW), 0, 8192, RegionOptions{}, "F_SEAL_SHRINK"},
 			{"may grow", memfd(t, 8192, unix.F_SEAL_SHRINK), 0, 8192, RegionOptions{}, "F_SEAL_GROW"},
+			{"sealed against writing", memfd(t, 8192, seals|unix.F_SEAL_WRITE), 0, 8192, RegionOptions{}, "sealed against writing (F_SEAL_WRITE): register it ReadOnly"},
+			{"against new writers", memfd(t, 8192, seals|unix.F_SEAL_FUTURE_WRITE), 0, 8192, RegionOptions{}, "(F_SEAL_FUTURE_WRITE): register it ReadOnly"},
+			{"sealed, read-only", memfd(t, 8192, seals|unix.F_SEAL_WRITE), 0, 8192, RegionOptions{ReadOnly: true}, ""},
+			{"against new writers, read-only", memfd(t, 8192, seals|unix.F_SEAL_FUTURE_WRITE), 0, 8192, RegionOptions{ReadOnly: true}, ""},
 			{"no memfd", ordinary, 0, 8192, RegionOptions{}, "is no memfd"},
 		} {
 			r, err := a.RegisterHost(tt.f, tt.offset, tt.length, tt.opts)
@@ -500,5 +504,35 @@ func TestCloseOfTheEngineEndsWhatADeadPluginHas(t *testing.T) {
 		}
 		w.fast.HoldWrites("b:1", false)
 		w.shut(b)
+	})
+}
+
+// A region's Close that gives up names the ops that it waits for, and their
+// peer; without any it does not invent a holder.
+func TestWhoHoldsARegion(t *testing.T) {
+	moving(t, func(w *world) {
+		a, _, mine, theirs, g, end := w.movers(100)
+		defer end()
+		w.fast.HoldWrites("b:1", true)
+		op := Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 50}
+		x := w.submit(a, SubmitOptions{}, op, op, op)
+		synctest.Wait()
+		short, stop := context.WithTimeout(context.Background(), time.Second)
+		defer stop()
+		says(t, mine.Close(short), []Code{Busy}, []string{"held by this engine's ops with b:1", "(3); it is withdrawn"}, nil)
+		w.fast.HoldWrites("b:1", false)
+		if err := w.done(x); err != nil {
+			t.Error(err)
+		}
+		<-short.Done()
+		for range 20 { // select is fair
+			idle := w.region(a, 100, RegionOptions{})
+			if err := idle.Close(short); err != nil {
+				says(t, err, []Code{Busy}, []string{"which has not given it up"}, []string{"registering", "(0)"})
+			}
+			if err := idle.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
 	})
 }

@@ -247,7 +247,8 @@ func (e *Engine) meet(ctx context.Context, address string) (*association, error)
 		case isClosed(try.done) && try.err != nil:
 			return nil, try.err
 		case ctx.Err() != nil:
-			return nil, sdk.Errorf(sdk.DeadlineExceeded, "the peer at %s did not answer hello in time: %w", address, context.Cause(ctx))
+			peer := "the peer at " + address
+			return nil, ended(ctx, peer+" did not answer hello in time", "cancelled before "+peer+" answered hello")
 		case e.ctx.Err() != nil:
 			return nil, sdk.Errorf(sdk.Closed, "the engine is closed")
 		}

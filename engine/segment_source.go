@@ -143,7 +143,8 @@ func (s *source) refresh(ctx context.Context) (*descriptor.Descriptor, error) {
 	case <-s.life.Done():
 		return nil, s.cause()
 	case <-ctx.Done():
-		return nil, sdk.Errorf(sdk.DeadlineExceeded, "the descriptor of %s did not come in time: %w", s.a.peer(), context.Cause(ctx))
+		what := "the descriptor of " + s.a.peer()
+		return nil, ended(ctx, what+" did not come in time", "cancelled before "+what+" came")
 	}
 }
 

@@ -530,3 +530,22 @@ func TestAWithdrawalOvertakesTheDescriptor(t *testing.T) {
 		_, _ = mine, g
 	})
 }
+
+// Who cancels a question to a peer is told that, not that the peer was slow.
+func TestACancelledQuestion(t *testing.T) {
+	moving(t, func(w *world) {
+		a, _, _, _, g, end := w.movers(100)
+		defer end()
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		w.network.Silence("a:1", "", true)
+		defer w.network.Silence("a:1", "", false)
+		_, hello := a.OpenSegment(ctx, "c:1")
+		for what, err := range map[string]error{"descriptor of ": g.Refresh(ctx), "hello": hello} {
+			says(t, err, []Code{NotSent}, []string{"cancelled before", what}, []string{"in time"})
+			if !errors.Is(err, context.Canceled) || errors.Is(err, DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		}
+	})
+}

@@ -42,6 +42,7 @@ type op struct {
 	stale     error // a transport's word that the route is; nothing is sent meanwhile
 	asking    bool  // the descriptor is being asked for because of that
 	refreshed bool  // the descriptor was asked for since nothing fitted
+	upToDate  bool  // and that is over
 	ableAt    time.Time
 	unknown   bool      // a chunk's fence will never be confirmed
 	err       error     // it is to fail with

@@ -28,6 +28,7 @@ type transports struct {
 	mu      sync.Mutex
 	set     []*transport // in configured order
 	absent  []absent     // transports whose binary was not found
+	lacking []absent     // the same of those that were demanded
 	version uint64       // of what is published
 
 	// later are transports that are started when a GPU's memory is used first,

@@ -89,9 +89,11 @@ type Mapping struct {
 	Heard      time.Time `json:"heard,omitzero"`
 }
 
-// Retired is how many mappings an operator's word ended.
+// Retired is how many mappings an operator's word ended, and how many ops to
+// the peer are unresolved, which it does not end.
 type Retired struct {
-	Mappings int `json:"mappings"`
+	Mappings   int `json:"mappings"`
+	Unresolved int `json:"unresolved"`
 }
 
 // Path is one way to a peer.

@@ -104,11 +104,18 @@ memory that is used for something else by then.`,
 			if *o == outputJSON {
 				return document(cmd.OutOrStdout(), r)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %d mappings retired\n", printableName(args[0]), r.Mappings)
+			printRetired(cmd.OutOrStdout(), args[0], r)
 			return nil
 		})
 	}
 	return c
+}
+
+func printRetired(w io.Writer, peer string, r admin.Retired) {
+	fmt.Fprintf(w, "%s: %d mappings retired\n", printableName(peer), r.Mappings)
+	if r.Unresolved > 0 {
+		fmt.Fprintf(w, "%d ops to it are unresolved: their memory here stays in use until it answers or is known to be dead, or this engine is closed\n", r.Unresolved)
+	}
 }
 
 // printSegments lists what peers publish of their memory, as far as anybody has

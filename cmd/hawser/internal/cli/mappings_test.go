@@ -94,7 +94,7 @@ func TestMappings(t *testing.T) {
 			t.Fatalf("still there:\n%s", said.out)
 		}
 	}
-	run(t, "mappings", "retire", peer, "--socket", socket, "-o", "json").check(t, 0, `"mappings": 0`)
+	run(t, "mappings", "retire", peer, "--socket", socket, "-o", "json").check(t, 0, `"mappings": 0`, `"unresolved": 0`)
 	_ = g.Close()
 }
 
@@ -119,6 +119,13 @@ func TestMappingsForPeople(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "\x1b") {
 		t.Errorf("a peer's words reach the terminal: %q", out.String())
+	}
+
+	out.Reset()
+	printRetired(&out, "b:1", admin.Retired{})
+	printRetired(&out, "b:1", admin.Retired{Unresolved: 3})
+	if out.String() != "b:1: 0 mappings retired\nb:1: 0 mappings retired\n3 ops to it are unresolved: their memory here stays in use until it answers or is known to be dead, or this engine is closed\n" {
+		t.Errorf("%s", &out)
 	}
 
 	out.Reset()
