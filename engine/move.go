@@ -362,7 +362,7 @@ func (m *mover) chooseLocked(o *op, now time.Time) (ch *channel, stranded bool) 
 		if rest.Length == 0 {
 			o.spans = o.spans[1:]
 		}
-		o.posted, o.touched = o.posted+1, o.touched+1
+		o.posted, o.touched = o.posted+1, true
 		l.ch.post(&chunk{op: o, span: piece}, now)
 		return l.ch, false
 	}

@@ -62,7 +62,7 @@ func (m *mover) copyLocked(o *op) {
 	if rest.Length == 0 {
 		o.spans = o.spans[1:]
 	}
-	o.posted, o.touched = o.posted+1, o.touched+1
+	o.posted, o.touched = o.posted+1, true
 	m.mu.Unlock()
 	here := o.local.bytes[o.localOffset+piece.Offset:][:piece.Length]
 	there := remote.bytes[o.offset+piece.Offset:][:piece.Length]

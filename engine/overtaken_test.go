@@ -18,15 +18,15 @@ type tardy struct {
 	*undying
 	withdrawing, goOn    chan struct{}
 	announced            atomic.Int64
+	first                atomic.Bool // Withdraw was called
 	withdrawn, overtaken atomic.Bool
 }
 
 func (x *tardy) Withdraw(ctx context.Context, provider Incarnation, c Capability) error {
-	select {
-	case x.withdrawing <- struct{}{}:
+	if x.first.CompareAndSwap(false, true) {
+		x.withdrawing <- struct{}{}
 		<-x.goOn
 		x.withdrawn.Store(true)
-	default:
 	}
 	return x.undying.Withdraw(ctx, provider, c)
 }

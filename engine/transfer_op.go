@@ -38,7 +38,7 @@ type op struct {
 	queued    bool          // it is in the mover\'s queue
 	rests     bool          // nothing of it has to be moved any more, as far as is known
 	landed    []*chunk
-	touched   int   // pieces that were posted and not given back unposted
+	touched   bool  // something was posted, ever
 	stale     error // a transport's word that the route is; nothing is sent meanwhile
 	asking    bool  // the descriptor is being asked for because of that
 	refreshed bool  // the descriptor was asked for since nothing fitted
@@ -163,7 +163,6 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 	}
 	m.s.e.stats.chunks[chunkNotPosted].Add(1)
 	o := c.op
-	o.touched--
 	if code == sdk.InvalidArgument && o.event != nil {
 		m.backLocked(c, 0, sdk.Errorf(sdk.InvalidArgument, "transport %s refused it: its event is not an interprocess event of a process that lives: %w", ch.l.transport, why))
 		return
@@ -348,7 +347,7 @@ func (m *mover) endLocked(o *op) {
 		switch {
 		case o.unknown || o.posted > 0:
 			code = OutcomeUnknown
-		case o.touched == 0:
+		case !o.touched:
 			code = NotSent
 		}
 		err = &OpError{Index: o.index, Peer: o.target.segment.name, Code: code, Cause: o.err, Attempts: o.attempts, Tried: o.tries}
