@@ -24,8 +24,16 @@ type tardy struct {
 
 func (x *tardy) Withdraw(ctx context.Context, provider Incarnation, c Capability) error {
 	if x.first.CompareAndSwap(false, true) {
-		x.withdrawing <- struct{}{}
-		<-x.goOn
+		select {
+		case x.withdrawing <- struct{}{}:
+		case <-ctx.Done(): // the test is over
+			return ctx.Err()
+		}
+		select {
+		case <-x.goOn:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 		x.withdrawn.Store(true)
 	}
 	return x.undying.Withdraw(ctx, provider, c)
