@@ -33,7 +33,8 @@ func TestActiveSends(t *testing.T) {
 	if b := g.bytes(t); string(b[198:205]) != "hhabchh" {
 		t.Errorf("%q", b[198:205])
 	}
-	for id, code := range map[uint64]sdk.Code{3: sdk.StaleCapability, 4: sdk.Refused} {
+	for i, code := range []sdk.Code{sdk.StaleCapability, sdk.Refused} {
+		id := uint64(3 + i)
 		a.mustPost(sdk.Read, 0, 1)
 		a.f.read(requestLen)
 		a.f.write((&reply{code, 0, id}).append(nil))
