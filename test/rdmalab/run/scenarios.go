@@ -3,11 +3,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,35 +67,29 @@ func scenario(ctx context.Context, n int, h agent.Host, o options, binary, name 
 	ctx, cancel := context.WithTimeout(ctx, scenarioIn)
 	defer cancel()
 	began := time.Now()
-	var out bytes.Buffer
-	p, err := h.Start(ctx, agent.Command{
+	out, err := runTests(ctx, h, agent.Command{
 		Args: []string{binary, "-test.run", "^" + name + "$/^rdma$", "-test.v", "-test.timeout", scenarioIn.String()},
 		Env: []string{
 			"HAWSER_SCENARIO_BIN=" + o.bin, fmt.Sprint("HAWSER_SCENARIO_SLOW=", emulated), "HAWSER_LONG=" + os.Getenv("HAWSER_LONG"),
 			fmt.Sprintf(`HAWSER_TEST_RDMA_SETTINGS={"devices": ["rxe%d"]}`, n-1),
 		},
-	}, &out, io.Discard)
-	if err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, p.Kill)()
-	err = p.Wait()
-	passed, _ := tally(out.String())
+	})
+	passed, _ := tally(out)
 	word := "ok  "
 	switch {
 	case err != nil:
 		word = "FAIL"
-	case strings.Contains(out.String(), "--- SKIP: "):
+	case strings.Contains(out, "--- SKIP: "):
 		word = "skip"
 	case passed < 2: // it and its part over rdma
 		word, err = "FAIL", errors.New("it did not run")
 	}
 	fmt.Printf("%s  %s, on host %d's devices  %.0f s\n", word, name, n, time.Since(began).Seconds())
-	for _, note := range notes(out.String()) {
+	for _, note := range notes(out) {
 		fmt.Println("      " + note)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w\n%s", name, errors.Join(err, ctx.Err()), lastLines(out.String(), 60))
+		return fmt.Errorf("%s: %w\n%s", name, errors.Join(err, ctx.Err()), lastLines(out, 60))
 	}
 	return nil
 }

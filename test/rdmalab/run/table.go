@@ -109,32 +109,38 @@ func tests(ctx context.Context, l *rdmalab.Lab, o options, work string) error {
 	defer cancel()
 	return both(l, func(n int, h agent.Host) error {
 		began := time.Now()
-		var out bytes.Buffer
 		pattern := pattern
 		if o.smoke {
 			pattern += "/" + smokeShares[n-1]
 		}
-		p, err := h.Start(ctx, agent.Command{
+		out, err := runTests(ctx, h, agent.Command{
 			Args: []string{binary, "-test.run", pattern, "-test.v", "-test.timeout", testsIn.String()},
 			Env: []string{
 				"HAWSER_TEST_RDMA_PLUGIN=" + filepath.Join(o.bin, "hawser-rdma"),
 				// A rail of its own each: Soft-RoCE reaches none of the host's other.
 				fmt.Sprintf(`HAWSER_TEST_RDMA_SETTINGS={"devices": ["rxe%d"]}`, n-1),
 			},
-		}, &out, io.Discard)
-		if err != nil {
-			return err
-		}
-		defer context.AfterFunc(ctx, p.Kill)()
-		err = p.Wait()
-		passed, failed := tally(out.String())
+		})
+		passed, failed := tally(out)
 		fmt.Printf("%s  the rdma plugin's tests on host %d's devices  %d passed, %d failed  %.0f s\n",
 			map[bool]string{true: "ok  ", false: "FAIL"}[err == nil && passed > 0], n, passed, len(failed), time.Since(began).Seconds())
 		if err != nil || passed == 0 {
-			return fmt.Errorf("tests: %w\n%s", errors.Join(err, ctx.Err()), lastLines(out.String(), 60))
+			return fmt.Errorf("tests: %w\n%s", errors.Join(err, ctx.Err()), lastLines(out, 60))
 		}
 		return nil
 	})
+}
+
+// runTests runs a binary of tests on a host, until ctx ends, and returns what it printed.
+func runTests(ctx context.Context, h agent.Host, c agent.Command) (string, error) {
+	var out bytes.Buffer
+	p, err := h.Start(ctx, c, &out, io.Discard)
+	if err != nil {
+		return "", err
+	}
+	defer context.AfterFunc(ctx, p.Kill)()
+	err = p.Wait()
+	return out.String(), err
 }
 
 // tally counts what `go test -v` says passed, and lists what failed.
