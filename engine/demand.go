@@ -140,18 +140,6 @@ func (ts *transports) mayMove(o *op) bool {
 	})
 }
 
-// ready waits until the transport is up, or says why it is not.
-func (t *transport) ready(ctx context.Context) error {
-	err := t.sup.Ready(ctx)
-	// An interrupted start is no transport's fault, and what is given up has
-	// its own line.
-	state := t.sup.Status().State
-	if err != nil && ctx.Err() == nil && state != pluginhost.Quarantined && state != pluginhost.Unsupported {
-		t.set.e.log.Error("transport not started", "transport", t.cfg.Name, "error", err)
-	}
-	return err
-}
-
 // demandsLocked reports whether an op waits for a transport that is being
 // started for it.
 func (m *mover) demandsLocked(o *op) bool {

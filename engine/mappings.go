@@ -178,15 +178,19 @@ func means(peer, address string, i Incarnation) bool {
 
 // unresolvedTo counts the ops of unknown outcome to a peer.
 func (m *memory) unresolvedTo(peer string) (n int) {
-	m.mu.Lock()
-	sources := append(m.sourcesLocked(), slices.Collect(maps.Keys(m.fading))...)
-	m.mu.Unlock()
-	for _, s := range sources {
+	for _, s := range m.everySource() {
 		if means(peer, s.a.address, s.incarnation) {
 			n += s.mover.unresolved()
 		}
 	}
 	return n
+}
+
+// everySource lists those that live, and those of which something is in use.
+func (m *memory) everySource() []*source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append(m.sourcesLocked(), slices.Collect(maps.Keys(m.fading))...)
 }
 
 // shed gives up every region that no op uses, and returns how many that were.

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -215,10 +214,7 @@ func (m *memory) deregisterAt(ctx context.Context, r *Region, inst *pluginhost.I
 // usersOf names the ops of this engine's that use a region of its own.
 func (m *memory) usersOf(r *Region) (names []string) {
 	rest := m.leases.Held(r)
-	m.mu.Lock()
-	sources := append(m.sourcesLocked(), slices.Collect(maps.Keys(m.fading))...)
-	m.mu.Unlock()
-	for _, s := range sources {
+	for _, s := range m.everySource() {
 		going, unresolved := s.mover.using(r)
 		rest -= going + unresolved
 		if going > 0 {

@@ -139,6 +139,18 @@ func (ts *transports) start(ctx context.Context) error {
 	return nil
 }
 
+// ready waits until the transport is up, or says why it is not.
+func (t *transport) ready(ctx context.Context) error {
+	err := t.sup.Ready(ctx)
+	// An interrupted start is no transport's fault, and what is given up has
+	// its own line.
+	state := t.sup.Status().State
+	if err != nil && ctx.Err() == nil && state != pluginhost.Quarantined && state != pluginhost.Unsupported {
+		t.set.e.log.Error("transport not started", "transport", t.cfg.Name, "error", err)
+	}
+	return err
+}
+
 // stop stops every transport. A reload under way ends early when its
 // transports stop; what it has added by then is stopped after it.
 func (ts *transports) stop(ctx context.Context) error {
