@@ -7,6 +7,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,11 +32,11 @@ func (d *driver) hold(call string) (letGo func()) {
 
 // refuse makes the driver refuse the first n calls of one name.
 func (d *driver) refuse(call string, n int) {
+	var refused atomic.Int64 // before is called from several goroutines
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.before = func(c string, _ int) error {
-		if c == call && n > 0 {
-			n--
+		if c == call && refused.Add(1) <= int64(n) {
 			return errInjected
 		}
 		return nil
