@@ -77,7 +77,7 @@ part kvtransfer 60 kvtransfer.test
 part stale 45 mnnvl.test -test.run 'TestNewDescriptor|TestAddressOnly|TestWarmWorkers|TestHandover|TestReach'
 part killed 45 mnnvl.test -test.run 'TestKilledMidWrite'
 part cycles 60 mnnvl.test -test.run 'TestAgainAndAgain'
-part scenarios "$rows" scenarios.test -test.run '(TestMemory|TestScenario(29|4))/^mnnvl'
+part scenarios "$rows" scenarios.test -test.run 'Test(GPU)?(Memory|Scenario(29|4))/^mnnvl'
 part suite 120 mnnvl.test -test.run 'TestConformance$'
 part suite-ipc 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/ipc/move-(bytes|kinds|read-only|withdraw|announce)'
 part suite-fd 100 mnnvl.test -test.run 'TestConformanceOfTheBinary/fd/move-(bytes|kinds|withdraw|end-stops|transport)'

@@ -18,5 +18,5 @@ var scenarios = []mutant{
 		"\t\t\t_ = inst\n", "test/scenarios", "TestMemoryOfAProviderThatIsGone", false},
 	{"scenario: an op waits for its event", "engine/move_channel.go",
 		", o.localOffset+c.span.Offset, o.event",
-		", o.localOffset+c.span.Offset, nil", "test/scenarios", "TestMemoryIsSentAfterItsEvent", false},
+		", o.localOffset+c.span.Offset, nil", "test/scenarios", "TestGPUMemoryIsSentAfterItsEvent", false},
 }

@@ -20,7 +20,7 @@ import (
 // What the rows of one provider's memory would see without capabilities: a
 // consumer whose mnnvl finds mappings by their address reads old bytes, after a
 // registration and after a restart.
-func TestMemoryFoundByItsAddressIsOld(t *testing.T) {
+func TestGPUMemoryFoundByItsAddressIsOld(t *testing.T) {
 	byFD := slices.DeleteFunc(slices.Clone(gpuCarriers), func(c carrier) bool {
 		return c.remote == cuda.IPC // whose memory must not be freed while it is mapped
 	})
@@ -68,7 +68,7 @@ const killedRate = 512 << 20
 
 // The plugin that copies is killed in the middle of a write, and does not come
 // back. No byte of the target changes once its process has ended.
-func TestMemoryOfAKilledWriteIsStill(t *testing.T) {
+func TestGPUMemoryOfAKilledWriteIsStill(t *testing.T) {
 	slow := slices.Clone(gpuCarriers)
 	for i := range slow {
 		slow[i].sim.BytesPerSecond = killedRate
@@ -120,7 +120,7 @@ const produced = 2 * time.Millisecond
 
 // Data is written that a GPU's work is still producing. With the work's event
 // the reader finds what it leaves behind, and without it does not.
-func TestMemoryIsSentAfterItsEvent(t *testing.T) {
+func TestGPUMemoryIsSentAfterItsEvent(t *testing.T) {
 	over(t, gpuCarriers, func(t *testing.T, c carrier) {
 		const size = 64 << 10
 		rounds := times(50, 1000)
