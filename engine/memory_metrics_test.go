@@ -56,7 +56,7 @@ func memoryCases() []metricCase {
 	nothing := func(*world, *Engine, *Engine, *Region, *Region, *Segment) {}
 
 	add("memory: a transfer", "", nil, nothing,
-		"hawser_transfers_total", "hawser_transfer_ops_total{end=done}", "hawser_transfer_bytes_total",
+		"hawser_transfers_total", "hawser_transfer_ops_total{end=done}", "hawser_transfer_bytes_total{transport=fast}",
 		"hawser_transfer_chunks_total{event=posted}", "hawser_regions", "hawser_region_registrations_total{result=registered}",
 		"hawser_memory_endpoints_total{event=connected}", "hawser_descriptors_total{event=fetched}", "hawser_mappings")
 	add("memory: a peer's transfer", "b:1", nil, nothing,

@@ -93,6 +93,17 @@ func perWire(name, help string, f func(c *transportCounters) uint64) metric {
 	}}
 }
 
+// perWireOrLocal is perWire with what the engine does to itself.
+func perWireOrLocal(name, help string, f func(c *transportCounters) uint64) metric {
+	m := perWire(name, help, f)
+	remote := m.read
+	m.read = func(s *snapshot, emit emit) {
+		remote(s, emit)
+		emit(float64(f(&s.e.stats.local)), localTransport)
+	}
+	return m
+}
+
 // perTransport makes a metric by configured transport.
 func perTransport(name, help string, f func(t TransportStatus) float64) metric {
 	return metric{name: name, help: help, labels: []string{"transport"}, read: func(s *snapshot, emit emit) {
@@ -211,14 +222,8 @@ var notificationMetrics = []metric{
 	total("hawser_sessions_reopened_total", "Sessions given up by this sender: the receiver no longer holds them, or may not.",
 		func(c *counters) *atomic.Uint64 { return &c.Reopened }),
 
-	{name: "hawser_notifications_received_total", labels: []string{"transport"},
-		help: "Notifications queued here; transport is local for those of the engine to itself.",
-		read: func(s *snapshot, emit emit) {
-			for _, c := range s.counters {
-				emit(float64(c.received.Load()), c.name)
-			}
-			emit(float64(s.e.stats.local.received.Load()), localTransport)
-		}},
+	perWireOrLocal("hawser_notifications_received_total", "Notifications queued here; transport is local for those of the engine to itself.",
+		func(c *transportCounters) uint64 { return c.received.Load() }),
 	single("hawser_notifications_duplicate_total", "Copies that were recognised and dropped.",
 		func(s *snapshot) float64 { return float64(s.stats.Duplicates) }),
 	total("hawser_notifications_unstamped_total", "Notifications queued without a stamp (protocol 0): a copy would not be recognised.",

@@ -24,6 +24,7 @@ type channel struct {
 	inst       *pluginhost.Instance
 	remote     uint64 // the peer's instance
 	limits     sdk.MoveLimits
+	carried    *transportCounters
 
 	se      sdk.Endpoint // nil until Connect has returned
 	begun   time.Time
@@ -239,7 +240,8 @@ func (m *mover) connectLocked(l *lane, now time.Time) {
 	l.generation++
 	ch := &channel{
 		m: m, l: l, generation: l.generation, inst: l.inst, remote: l.remote, limits: l.limits, begun: now,
-		posted: map[uint64]*chunk{},
+		carried: m.s.e.stats.of(l.transport),
+		posted:  map[uint64]*chunk{},
 	}
 	l.connecting = ch
 	t := m.s.a.memoryTarget(l.laneKey, l.attrs, l.generation)

@@ -75,6 +75,7 @@ func (m *mover) copyLocked(o *op) {
 	o.posted--
 	o.t.moved.Add(piece.Length)
 	e.stats.BytesMoved.Add(piece.Length)
+	e.stats.local.moved.Add(piece.Length)
 	if len(o.spans) > 0 {
 		m.enqueueLocked(o)
 	}

@@ -87,7 +87,7 @@ func TestTransfersToOneself(t *testing.T) {
 		if b, _, err := g.Buffers(context.Background()); err != nil || len(b) != 3 {
 			t.Errorf("%+v, %v", b, err)
 		}
-		if s := a.Stats(); s.OpsDone != 3 || s.BytesMoved != 3*size || s.Connects != 0 || s.Mappings != 0 || w.fast.Counters().Moved+w.slow.Counters().Moved != 0 {
+		if s := a.Stats(); s.OpsDone != 3 || s.BytesMoved != 3*size || a.stats.local.moved.Load() != 3*size || s.Connects != 0 || s.Mappings != 0 || w.fast.Counters().Moved+w.slow.Counters().Moved != 0 {
 			t.Errorf("%+v", s)
 		}
 		if err := late.Close(context.Background()); err != nil {

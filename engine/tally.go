@@ -28,7 +28,7 @@ type tally struct {
 	excused       [len(excuseNames)]atomic.Uint64
 	voided        [len(voidNames)]atomic.Uint64
 
-	local transportCounters // of the engine's notifications to itself
+	local transportCounters // of the engine's notifications and transfers to itself
 
 	mu struct {
 		sync.Mutex
@@ -48,6 +48,7 @@ type transportCounters struct {
 	notPosted, handedOver, timeouts   atomic.Uint64
 	connects, accepts, connectFailure atomic.Uint64
 	acceptFailure, unknown, pauses    atomic.Uint64
+	moved                             atomic.Uint64 // bytes of transfers
 	errors                            [len(errorNames)]atomic.Uint64
 }
 
