@@ -53,8 +53,8 @@ race: ## all tests but the scenarios, with the race detector
 scenarios: ## the whole system: real processes, real faults, every row of the demo
 	@test/gotest.sh -race -count=1 ./test/scenarios
 
-scenarios-long: ## those of memory, at full length: 204 fences, 1000 registrations, 50 restarts and 100 kills over each transport
-	@HAWSER_LONG=1 test/gotest.sh -race -count=1 -timeout 60m -run 'TestMemory|TestScenario(29|4)' ./test/scenarios
+scenarios-long: ## those of memory, at full length: 200 fences, 1000 registrations, 50 restarts and 200 kills over each transport
+	@HAWSER_LONG=1 test/gotest.sh -race -count=1 -timeout 60m -run 'Test(GPU)?(Memory|Scenario(29|4))' ./test/scenarios
 
 vet: ## go vet here and for a platform that only compiles, and gofmt
 	$(GO) vet ./...
