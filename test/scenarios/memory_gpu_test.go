@@ -165,7 +165,11 @@ func TestGPUMemoryIsSentAfterItsEvent(t *testing.T) {
 				ran++
 			}
 		}
-		if ran < rounds/10 {
+		least := rounds / 10 // two busy cores may come to look too late
+		if onHardware() {
+			least = rounds * 9 / 10
+		}
+		if ran < least {
 			t.Errorf("the work was running in only %d of %d rounds when its content was submitted", ran, rounds)
 		}
 		takes := 10 * produced

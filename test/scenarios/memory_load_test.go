@@ -57,7 +57,7 @@ func typed(t *testing.T, err error) {
 func TestMemoryUnderKilledPlugins(t *testing.T) {
 	overEach(t, func(t *testing.T, c carrier) {
 		const workers = 4
-		kills := times(10, 100)
+		kills := times(10, 200) // half of them are the provider's plugin
 		here, there := c.open(t, c.config(t, "here")), c.open(t, c.config(t, "there"))
 		remote := c.theirs(t, there, workers*workerBytes, engine.RegionOptions{})
 		segment := here.segment(t, there.address())

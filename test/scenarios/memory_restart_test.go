@@ -136,8 +136,10 @@ func TestMemoryReregistrationAtTheSameAddress(t *testing.T) {
 			if err := checked.segment.Refresh(briefly(t)); err != nil {
 				t.Fatal(err)
 			}
-			if content, err := checked.read(t, engine.Capability{}); err != nil && !errors.Is(err, engine.StaleCapability) || err == nil && content != i {
-				t.Fatalf("publication %d: content %d, %v", i, content, err)
+			for _, pin := range []engine.Capability{{}, now.Capability} { // nothing changes: the live one can be read
+				if content, err := checked.read(t, pin); err != nil || content != i {
+					t.Fatalf("publication %d, pinned to %v: content %d, %v", i, pin, content, err)
+				}
 			}
 			if content, err := checked.read(t, last.Capability); !errors.Is(err, engine.StaleCapability) {
 				t.Fatalf("publication %d: from the one before: content %d, %v", i, content, err)
@@ -297,7 +299,11 @@ func (c *child) dies(t *testing.T, r *reading, plugins []int) {
 	_ = c.Wait()
 	until(t, "the mappings to go", func() bool { return len(r.Mappings()) == 0 })
 	t.Logf("mappings gone %v after their provider", lap(killed))
-	if took := time.Since(killed); took > 2*mappingsGone*slow {
+	most := mappingsGone
+	if !onHardware() || slow > 1 { // simulated processes share two cores with other tests
+		most *= 2 * slow
+	}
+	if took := time.Since(killed); took > most {
 		t.Errorf("the mappings stayed for %v", took)
 	}
 	for _, pid := range plugins {

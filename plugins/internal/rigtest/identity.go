@@ -1,12 +1,10 @@
 package rigtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -19,7 +17,7 @@ import (
 // token, is refused at either end, and logged.
 func Identities(t *testing.T, fresh func() sdk.Transport) {
 	ca := sdktest.NewAuthority(t, "ca")
-	log := &logged{}
+	log := &Log{}
 	instance := uint64(0)
 	start := func(name string) *Node {
 		k := ca.Issue(name, nil)
@@ -56,7 +54,7 @@ func Identities(t *testing.T, fresh func() sdk.Transport) {
 	if !errors.Is(err, sdk.Refused) || !strings.Contains(err.Error(), "the certificate is not that of the engine") {
 		t.Errorf("mallory comes for alice: %v", err)
 	}
-	if !log.has("the certificate is not that of the engine") {
+	if !log.Has("the certificate is not that of the engine") {
 		t.Error("that mallory was turned away is not logged")
 	}
 	if received, _, _ := rb.Counts(); received != 0 {
@@ -74,22 +72,4 @@ func Identities(t *testing.T, fresh func() sdk.Transport) {
 		}
 		rb.WaitReceived(1)
 	}
-}
-
-// logged is a log that a test reads.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.b.String(), text)
 }

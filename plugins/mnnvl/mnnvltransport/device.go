@@ -61,9 +61,24 @@ func (t *Transport) openDevice(info cuda.Info, fabric nvml.Fabric) (*device, err
 	}
 	d.cache = mapping.New(t.importer(d), mapping.Options{
 		MaxMappings: maxMappings, Idle: time.Duration(t.settings.MappingIdleSecs) * time.Second,
+		On: func(e mapping.Event) { t.told(d, e) },
 	})
 	d.worker = startWorker(t, d, t.settings.Streams)
 	return d, nil
+}
+
+// told is told of mappings. That the driver keeps a peer's memory mapped is for
+// whoever runs the machine: the peer waits for it before that is free. Failed
+// imports are the ops' errors, which say less than the driver.
+func (t *Transport) told(d *device, e mapping.Event) {
+	switch e.What {
+	case mapping.StepRefused:
+		t.Log.Warn("the driver refuses to give back a peer's memory, and is asked again", "gpu", d.info.Ordinal,
+			"peer", e.Key.Provider, "region", e.Key.Capability, "cause", e.Cause, "error", e.Err)
+	case mapping.ImportFailed:
+		t.Log.Debug("a peer's memory cannot be mapped", "gpu", d.info.Ordinal,
+			"peer", e.Key.Provider, "region", e.Key.Capability, "error", e.Err)
+	}
 }
 
 // probe tries which kinds of handles the driver grants.

@@ -185,6 +185,8 @@ func TestOtherMemoryBehindAnIPCHandle(t *testing.T) {
 	w := connect(t, a, b)
 	w.must(opOf(sdk.Read, here, old, partSize))
 	old.deregister(t)
+	// A provider that frees memory while it is mapped: what a driver does then is
+	// undefined, and defined by the simulated one.
 	if err := theirs.free(); err != nil {
 		t.Fatal(err)
 	}

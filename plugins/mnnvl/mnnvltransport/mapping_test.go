@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -265,6 +267,9 @@ func TestAgainAndAgain(t *testing.T) {
 			t.Skip("SKIPPED, a process cannot open its own IPC handles")
 		}
 		cycles := 3334 // 10,000 of the three kinds
+		if hardware() != nil {
+			cycles = 10_000
+		}
 		if testing.Short() {
 			cycles = 200
 		}
@@ -276,7 +281,13 @@ func TestAgainAndAgain(t *testing.T) {
 		here := a.register(t, mine, true, 1<<40, 1)
 		w := connect(t, a, b)
 		files := rigtest.Descriptors()
+		free := make([]uint64, len(l.devices))
 		for i := range cycles {
+			if i == 1 { // what the driver keeps for the first use is there
+				for n, d := range l.devices {
+					free[n] = freeMemory(t, d)
+				}
+			}
 			there := b.register(t, theirs, true, 1<<41, uint64(i+1))
 			a.announce(t, there)
 			fill(t, theirs, byte(i), size)
@@ -292,7 +303,25 @@ func TestAgainAndAgain(t *testing.T) {
 		if now := rigtest.Descriptors(); now > files+4 {
 			t.Errorf("%d descriptors after %d cycles, %d before", now, cycles, files)
 		}
+		for n, d := range l.devices {
+			if now := freeMemory(t, d); now < free[n] {
+				t.Errorf("GPU %d has %d bytes less after %d cycles", n, free[n]-now, cycles)
+			}
+		}
+		t.Logf("%d cycles", cycles)
 	})
+}
+
+func freeMemory(t *testing.T, d cuda.Device) (free uint64) {
+	t.Helper()
+	err := d.Do(func(c cuda.Context) (err error) {
+		free, _, err = c.Memory()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return free
 }
 
 // TestWarmWorkers: workers read without end while their memory is replaced. No
@@ -514,6 +543,28 @@ func TestProviderKilled(t *testing.T) {
 	}
 	if n, took := d.Counts().Mappings, time.Since(began); n != before+1 || took > 2*time.Second {
 		t.Errorf("%d mappings after %s", n, took)
+	}
+}
+
+// TestAMappingThatStaysIsSaid: what the driver does not give back keeps a
+// peer waiting, and is said once.
+func TestAMappingThatStaysIsSaid(t *testing.T) {
+	l := newLab(t, func(*simcuda.Options) {})
+	d := l.process(t).(*simcuda.Driver)
+	var said rigtest.Log
+	n := rigtest.Start(t, New(d, nvml.Fake{}), sdk.Config{Instance: 1, Log: slog.New(slog.NewTextHandler(&said, nil))})
+	a, b := &side{n, n.Transport.(sdk.Mover), 1}, l.start(t, l.transport(t), 2)
+	here, there := a.register(t, l.on(t, 0, 4096), true, 1<<40, 1), b.register(t, l.on(t, 1, 4096), true, 1<<41, 1)
+	a.announce(t, there)
+	w := connect(t, a, b)
+	w.must(opOf(sdk.Read, here, there, 4096))
+	d.Inject(simcuda.Injection{Call: "cuMemUnmap", Result: cuda.OutOfMemory})
+	eventually(t, func() error { return a.mover.Withdraw(rigtest.Context(t), b.Inc, there.Capability) })
+	if d.Injected() != 0 {
+		t.Error("the driver has refused nothing")
+	}
+	if s := said.String(); strings.Count(s, "level=WARN") != 1 || !strings.Contains(s, "cuMemUnmap") || !strings.Contains(s, there.Capability.String()) {
+		t.Errorf("said: %s", s)
 	}
 }
 
