@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -43,7 +42,8 @@ func TestMutantsCanBeTried(t *testing.T) {
 		} else {
 			in[dir] = append(in[dir], numbered{i, m})
 		}
-		for _, test := range strings.Split(m.test, "|") {
+		tests, _, _ := m.aim()
+		for _, test := range tests {
 			if p := packages[m.pkg]; p == nil || !p.tests[test] {
 				t.Errorf("%s: %s has no %s", m.name, m.pkg, test)
 			}

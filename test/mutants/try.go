@@ -21,6 +21,8 @@ const (
 	// testTimeout is for one mutant's tests. Many guards keep something from
 	// waiting for ever, so that reaching it is a way to be found.
 	testTimeout = 60 * time.Second
+	// partTimeout is for a part of a test at full length.
+	partTimeout = 10 * testTimeout
 )
 
 // result is what becomes of a mutant.
@@ -30,6 +32,7 @@ const (
 	found    result = "found"
 	hung     result = "found/hung" // its test did not end
 	survived result = "SURVIVED"
+	mute     result = "RED, MUTE" // without saying what it should
 	stale    result = "STALE"     // its text is not in the file, or not once
 	broken   result = "INVALID"   // it does not compile
 	empty    result = "NO TEST"   // nothing has that name
@@ -135,17 +138,21 @@ func (g *group) build(dir string) (out map[int]result, err error) {
 func (g *group) sound() error {
 	var tests []string
 	for _, m := range g.ms {
-		tests = append(tests, strings.Split(m.test, "|")...)
+		names, _, _ := m.aim()
+		tests = append(tests, names...)
 	}
 	slices.Sort(tests)
-	if said, err := g.run(0, strings.Join(slices.Compact(tests), "|"), 10*testTimeout); err != nil {
+	if said, err := g.run(0, pattern(slices.Compact(tests)), 10*testTimeout); err != nil {
 		return fmt.Errorf("without any mutant %s is red: %w\n%s", g.pkg, err, said)
 	}
 	return nil
 }
 
+// pattern is what names tests, and nothing else, for -test.run.
+func pattern(tests []string) string { return "^(" + strings.Join(tests, "|") + ")$" }
+
 // run runs tests with one mutant on, or none.
-func (g *group) run(n int, tests string, limit time.Duration) ([]byte, error) {
+func (g *group) run(n int, pattern string, limit time.Duration, env ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*limit)
 	defer cancel()
 	program := g.bin
@@ -156,22 +163,29 @@ func (g *group) run(n int, tests string, limit time.Duration) ([]byte, error) {
 		}
 		defer os.Remove(program) //nolint:errcheck // its folder goes, too
 	}
-	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.timeout", limit.String(), "-test.run", "^("+tests+")$")
-	cmd.Dir = g.pkg
+	cmd := exec.CommandContext(ctx, program, "-test.failfast", "-test.timeout", limit.String(), "-test.run", pattern)
+	cmd.Dir, cmd.Env = g.pkg, append(os.Environ(), env...)
 	cmd.WaitDelay = time.Second // what it leaves behind may hold its output
 	return cmd.CombinedOutput()
 }
 
 // try runs a mutant's tests.
 func (g *group) try(m numbered) (result, string) {
-	said, err := g.run(m.n, m.test, testTimeout)
+	tests, part, says := m.aim()
+	of, limit, env := pattern(tests), testTimeout, []string(nil)
+	if part != "" {
+		of, limit, env = of+"/"+part, partTimeout, []string{"HAWSER_LONG=1"}
+	}
+	said, err := g.run(m.n, of, limit, env...)
 	switch {
 	case bytes.Contains(said, []byte("no tests to run")):
 		return empty, string(said)
-	case bytes.Contains(said, []byte("panic: test timed out")):
+	case says == "" && bytes.Contains(said, []byte("panic: test timed out")):
 		return hung, string(said)
 	case err == nil:
 		return survived, string(said)
+	case !bytes.Contains(said, []byte(says)):
+		return mute, string(said)
 	}
 	return found, string(said)
 }
