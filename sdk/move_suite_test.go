@@ -4,7 +4,6 @@ package sdk_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
 	"github.com/hawser-transport/hawser/sdk/sdktest"
@@ -20,7 +19,7 @@ func TestMovingFabricConformsAcrossTheBoundary(t *testing.T) {
 		New: func(t testing.TB) sdk.Transport {
 			if f == nil || owner != t {
 				f, owner = sdktest.NewFabric(sdktest.FabricOptions{
-					Moves: true, NoFrames: true, ArriveTimeout: 50 * time.Millisecond,
+					Moves: true, NoFrames: true,
 					Move: sdk.MoveLimits{MaxOp: 100_000, Inflight: 16, InflightBytes: 300_000, Parallel: 2},
 				}), t
 			}

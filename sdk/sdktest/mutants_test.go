@@ -712,7 +712,7 @@ func TestSuiteFindsLeaks(t *testing.T) {
 		return tr.Close(ctx)
 	}}))
 	h.bubble = false
-	h.Timeout = 200 * time.Millisecond
+	h.Timeout = time.Second
 	rec := verdict(t, "close-without-configure", h)
 	close(stop)
 	if !rec.Failed() || !strings.Contains(rec.log.String(), "goroutines are left") {

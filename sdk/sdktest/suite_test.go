@@ -14,7 +14,10 @@ var movingMost = sdk.MoveLimits{MaxOp: 100_000, Inflight: 16, InflightBytes: 300
 
 func fabricWith(opt FabricOptions, bubble bool) Harness {
 	var f *Fabric
-	opt.Paths, opt.ArriveTimeout = []string{"p0", "p1"}, 50*time.Millisecond
+	opt.Paths, opt.ArriveTimeout = []string{"p0", "p1"}, time.Second // in a case a peer comes 30 ms late
+	if bubble {
+		opt.ArriveTimeout = 50 * time.Millisecond
+	}
 	return Harness{
 		New: func() func(testing.TB) sdk.Transport {
 			var owner testing.TB
@@ -34,7 +37,7 @@ func fabricWith(opt FabricOptions, bubble bool) Harness {
 			f.setLost("x", path, lost) // whichever it is, and whatever is around it
 			f.setLost("y", path, lost)
 		},
-		Arrive: 50 * time.Millisecond,
+		Arrive: opt.ArriveTimeout,
 		bubble: bubble, Inbox: true,
 	}
 }
