@@ -592,7 +592,9 @@ func TestBackpressure(t *testing.T) {
 			if !errors.Is(err, sdk.Backpressure) {
 				t.Fatal(err)
 			}
+			h.mu.Lock()
 			have := len(h.frames)
+			h.mu.Unlock()
 			_ = h.await(ctx, func(r *recorder) bool { return len(r.frames) > have || len(r.frames) >= int(id) })
 		}
 		if err := h.await(ctx, func(r *recorder) bool { return len(r.results) == int(id) && len(r.frames) == int(id)+1 }); err != nil {

@@ -165,13 +165,14 @@ func TestFailedImport(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, Options{})
-				gate, failed := make(chan struct{}), false
+				var failed atomic.Bool
+				gate := make(chan struct{})
 				r.d.before = func(call string, _ int) error {
-					if call != "get map" || failed {
+					if call != "get map" || failed.Load() {
 						return nil
 					}
 					<-gate
-					failed = true
+					failed.Store(true)
 					return c.fail()
 				}
 				s := r.p.publish(0x1000, posix, true)

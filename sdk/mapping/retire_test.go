@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,9 +339,12 @@ func TestRefusedStepsAreTriedAgain(t *testing.T) {
 		s := r.p.publish(0x1000, posix, true)
 		r.announce(t, s)
 		r.acquire(t, s).Release()
+		var mu sync.Mutex
 		var tries []time.Duration
 		began := time.Now()
 		r.d.before = func(call string, _ int) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if call == "release range" {
 				if tries = append(tries, time.Since(began)); len(tries) < 12 {
 					return errInjected
@@ -364,6 +368,8 @@ func TestRefusedStepsAreTriedAgain(t *testing.T) {
 		if err := r.Withdraw(within1h(t), s.Key); err != nil {
 			t.Fatal(err)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		for i, want := 1, 100*time.Millisecond; i < len(tries); i++ {
 			if got := tries[i] - tries[i-1]; got != want {
 				t.Errorf("pause %d is %v, want %v", i, got, want)
@@ -498,9 +504,12 @@ func TestHooksMayAskTheCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDriver()
 		var c *Cache[view]
+		var mu sync.Mutex
 		var told []What
 		c = New(d.importer, Options{On: func(e Event) {
+			mu.Lock()
 			told = append(told, e.What)
+			mu.Unlock()
 			_, _ = c.Mappings(), c.Stats()
 			_ = c.Announce(Source{})
 		}})
@@ -522,6 +531,8 @@ func TestHooksMayAskTheCache(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if want := []What{Imported, Hit, Evicted, Retired}; !slices.Equal(told, want) {
 			t.Errorf("%q, want %q", told, want)
 		}

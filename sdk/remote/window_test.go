@@ -119,6 +119,9 @@ func TestAPluginIgnoresTheWindow(t *testing.T) {
 			until(t, "the free endpoint's frames", func() bool {
 				return free.see(func() bool { return free.ended != nil || free.taken == 5*each*(len(frame)+sdk.HoldOverhead) })
 			})
+			if knows {
+				until(t, "windows to be ended", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.ends) > 0 })
+			}
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if free.ended != nil || knows != (len(p.ends) > 0) {
