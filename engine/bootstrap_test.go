@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,12 +43,12 @@ func TestAnOutdatedGenerationIsTriedAgainAtOnce(t *testing.T) {
 // braggart answers every bootstrap as if it had seen a later one.
 type braggart struct {
 	control.Carrier
-	asked *int
+	asked *atomic.Int64
 }
 
 type braggartHandler struct {
 	control.Handler
-	asked *int
+	asked *atomic.Int64
 }
 
 func (l braggart) Listen(h control.Handler) (string, error) {
@@ -55,14 +56,14 @@ func (l braggart) Listen(h control.Handler) (string, error) {
 }
 
 func (h braggartHandler) Bootstrap(_ context.Context, q control.BootstrapRequest) (control.BootstrapReply, error) {
-	*h.asked++
+	h.asked.Add(1)
 	return control.BootstrapReply{Newest: q.Generation + 5}, nil
 }
 
 // A peer that says so for ever is asked at the pace of any failure.
 func TestAPeerThatAlwaysKnowsALaterGeneration(t *testing.T) {
 	run(t, func(w *world) {
-		asked := 0
+		var asked atomic.Int64
 		a := w.open("a:1")
 		cfg := w.configs["b:1"]
 		cfg.Node.Name = "b:1"
@@ -84,8 +85,8 @@ func TestAPeerThatAlwaysKnowsALaterGeneration(t *testing.T) {
 			t.Errorf("ended with %v", err)
 		}
 		// 0.1, 0.2, 0.4 ... 5 s apart, of four attempts each.
-		if asked < 8 || asked > 4*20 {
-			t.Errorf("asked %d times in 10 s", asked)
+		if n := asked.Load(); n < 8 || n > 4*20 {
+			t.Errorf("asked %d times in 10 s", n)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -186,11 +187,11 @@ func TestMemoryCallsInAnothersName(t *testing.T) {
 // denying says that it uses nothing.
 type denying struct {
 	control.Handler
-	asked int
+	asked atomic.Int64
 }
 
 func (d *denying) Invalidate(context.Context, control.InvalidateRequest) (control.InvalidateReply, error) {
-	d.asked++
+	d.asked.Add(1)
 	return control.InvalidateReply{}, nil
 }
 
@@ -219,7 +220,7 @@ func TestAnotherAnswersForAConsumer(t *testing.T) {
 		w.network.Alias("a:1", "b2:1")
 		_, err := b.invalidate(a.incarnation, "a:1", `"alice"`, control.InvalidateRequest{From: b.incarnation, Version: 2, Withdrawn: []Capability{theirs.Capability()}})
 		if !errors.Is(err, control.ErrAnother) || !strings.Contains(err.Error(), "mallory") {
-			t.Errorf("%v; asked %d times", err, d.asked)
+			t.Errorf("%v; asked %d times", err, d.asked.Load())
 		}
 		w.network.Alias("a:1", "a:1")
 		_ = g.Close()

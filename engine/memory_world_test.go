@@ -15,8 +15,8 @@ import (
 type bufferOf = descriptor.Buffer
 
 func (l *lookups) Resolve(context.Context, string) (string, error) {
-	l.n++
-	return l.answers[min(l.n, len(l.answers))-1], nil
+	n := int(l.n.Add(1))
+	return l.answers[min(n, len(l.answers))-1], nil
 }
 func (l *lookups) Register(context.Context, registry.Self) error { return nil }
 func (l *lookups) Close() error                                  { return nil }

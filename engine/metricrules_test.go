@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -246,11 +247,11 @@ func ruleCases() []metricCase {
 	}
 	refusing := func(code sdk.Code) func(w *world) {
 		return func(w *world) {
-			made := 0
+			var made atomic.Int32
 			c := w.configs["b:1"]
 			c.Transports = w.hooked("b:1", func(h *hooked) {
 				h.accept = func(ctx context.Context, t sdk.Target, offer []byte, eh sdk.Handler) (sdk.Endpoint, []byte, error) {
-					if made++; made > 1 {
+					if made.Add(1) > 1 {
 						return nil, nil, sdk.Errorf(code, "not you")
 					}
 					return h.Notifier.Accept(ctx, t, offer, eh)
@@ -302,7 +303,7 @@ func ruleCases() []metricCase {
 			time.Sleep(5 * time.Second)
 		}
 	}, "hawser_events_total{event=transport_quarantined}")
-	talks := uint64(0)
+	var talks atomic.Uint64
 	add("a plugin talks nonsense", "", func(w *world) {
 		c := w.configs["a:1"]
 		c.Transports = w.hooked("a:1", func(*hooked) {})
@@ -310,7 +311,7 @@ func ruleCases() []metricCase {
 		c.Transports[0].InProcess = func() sdk.Transport { return &talking{inner().(*hooked), &talks} }
 		w.configs["a:1"] = c
 	}, func(t *testing.T, w *world, a, b *Engine) {
-		talks += 3
+		talks.Add(3)
 	}, "hawser_plugin_records_dropped_total{transport=fast}")
 	add("a slow reader of events", "", nil, func(t *testing.T, w *world, a, b *Engine) {
 		s := a.Events(context.Background())
@@ -325,15 +326,13 @@ func ruleCases() []metricCase {
 // losing makes a node's first transport lose the first n copies of what is
 // called lost.
 func (w *world) losing(node string, n int) {
+	var left atomic.Int64
+	left.Store(int64(n))
 	c := w.configs[node]
 	c.Transports = w.hooked(node, func(h *hooked) {
 		h.send = func(ep sdk.Endpoint, fs []sdk.Frame) (int, error) {
 			kept := slices.DeleteFunc(slices.Clone(fs), func(f sdk.Frame) bool {
-				if n == 0 || !bytes.Contains(f.Data, []byte("lost")) {
-					return false
-				}
-				n--
-				return true
+				return bytes.Contains(f.Data, []byte("lost")) && left.Add(-1) >= 0
 			})
 			if len(kept) == 0 {
 				return len(fs), nil
@@ -363,10 +362,10 @@ func (w *world) hooked(node string, f func(*hooked)) []TransportConfig {
 // talking is a transport that counts what it dropped, as a plugin's proxy does.
 type talking struct {
 	*hooked
-	n *uint64
+	n *atomic.Uint64
 }
 
-func (t *talking) Dropped() uint64 { return *t.n }
+func (t *talking) Dropped() uint64 { return t.n.Load() }
 
 // outcome gives a's next frame to b:1 over fast an outcome.
 func outcome(t *testing.T, w *world, a *Engine, c sdk.Completion) {

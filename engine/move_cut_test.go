@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,11 +19,11 @@ import (
 // told of its end.
 type dying struct {
 	sdk.Endpoint
-	asked *int
+	asked *atomic.Int64
 }
 
 func (d dying) Send([]sdk.Frame, bool) (int, error) {
-	*d.asked++
+	d.asked.Add(1)
 	return 0, sdk.Errorf(sdk.Closed, "the endpoint has ended")
 }
 
@@ -45,7 +46,8 @@ func TestADeadPluginsEndpointsAreNoBudget(t *testing.T) {
 		}
 		time.Sleep(time.Second) // all that were begun are connected
 		m := &a.memory.source(b.incarnation).mover
-		var died, asked int
+		var died int
+		var asked atomic.Int64
 		m.mu.Lock()
 		for ch := range m.channelsLocked() {
 			if ch.l.transport == "fast" {
@@ -61,8 +63,8 @@ func TestADeadPluginsEndpointsAreNoBudget(t *testing.T) {
 		if !bytes.Equal(mine.Bytes()[:100], theirs.Bytes()[:100]) {
 			t.Error("other bytes arrived")
 		}
-		if asked != died || asked <= c.Transfer.OpBudget {
-			t.Errorf("%d of %d endpoints took nothing", asked, died)
+		if n := int(asked.Load()); n != died || n <= c.Transfer.OpBudget {
+			t.Errorf("%d of %d endpoints took nothing", n, died)
 		}
 	})
 }

@@ -183,21 +183,22 @@ func TestUnknownOutcomesAreNoStorm(t *testing.T) {
 	run(t, func(w *world) {
 		var broken atomic.Bool
 		var copies atomic.Int64
-		handlers := map[sdk.Endpoint]sdk.Handler{}
+		var handlers sync.Map // of endpoints
 		w.only("a:1", func(t sdk.Transport) sdk.Transport {
 			h := hook(t)
 			h.connect = func(ctx context.Context, t sdk.Target, x sdk.Exchange, eh sdk.Handler) (sdk.Endpoint, error) {
 				ep, err := h.Notifier.Connect(ctx, t, x, eh)
-				handlers[ep] = eh
+				handlers.Store(ep, eh)
 				return ep, err
 			}
 			h.send = func(ep sdk.Endpoint, frames []sdk.Frame) (int, error) {
 				if !broken.Load() || copies.Load() > 5000 {
 					return ep.Send(frames, false)
 				}
+				eh, _ := handlers.Load(ep)
 				for _, f := range frames {
 					copies.Add(1)
-					go handlers[ep].Completed([]sdk.Completion{{ID: f.ID, Outcome: sdk.Unknown, Code: sdk.Unavailable}})
+					go eh.(sdk.Handler).Completed([]sdk.Completion{{ID: f.ID, Outcome: sdk.Unknown, Code: sdk.Unavailable}})
 				}
 				return len(frames), nil
 			}
@@ -221,13 +222,12 @@ func TestUnknownOutcomesAreNoStorm(t *testing.T) {
 // What is added while an association ends goes on with the next one.
 func TestNotifyWhileTheAssociationEnds(t *testing.T) {
 	run(t, func(w *world) {
-		var ending func()
+		var ending atomic.Pointer[func()]
 		w.only("a:1", func(t sdk.Transport) sdk.Transport {
 			h := hook(t)
 			h.close = func(ep sdk.Endpoint) {
-				if f := ending; f != nil {
-					ending = nil
-					f()
+				if f := ending.Swap(nil); f != nil {
+					(*f)()
 				}
 				ep.Close()
 			}
@@ -237,11 +237,13 @@ func TestNotifyWhileTheAssociationEnds(t *testing.T) {
 		a, b := w.open("a:1"), w.open("b:1")
 		defer w.shut(a, b)
 		w.within(w.notify(a, "b:1", "x"), time.Second)
-		var d *Delivery
-		ending = func() { d = w.notify(a, "b:1", "y") }
+		var during atomic.Pointer[Delivery]
+		f := func() { during.Store(w.notify(a, "b:1", "y")) }
+		ending.Store(&f)
 		for _, x := range a.directory.all() {
 			x.die(errors.New("a test's wish"))
 		}
+		d := during.Load()
 		if d == nil {
 			t.Fatal("the fault did not fire")
 		}

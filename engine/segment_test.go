@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,15 +208,16 @@ func TestARegistryIsAskedOnceMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = g.Close()
-		if names.n != 2 {
-			t.Errorf("%d look-ups", names.n)
+		if n := names.n.Load(); n != 2 {
+			t.Errorf("%d look-ups", n)
 		}
-		*names = lookups{answers: []string{"nobody:1", "nobody:1"}}
+		names = &lookups{answers: []string{"nobody:1", "nobody:1"}}
+		a.registry = names
 		if _, err := a.OpenSegment(context.Background(), "peer"); !errors.Is(err, Unavailable) {
 			t.Errorf("%v", err)
 		}
-		if names.n != 2 || w.network.Faults().Refused != 2 {
-			t.Errorf("%d look-ups, %d calls", names.n, w.network.Faults().Refused)
+		if n := names.n.Load(); n != 2 || w.network.Faults().Refused != 2 {
+			t.Errorf("%d look-ups, %d calls", n, w.network.Faults().Refused)
 		}
 	})
 }
@@ -499,7 +501,7 @@ func TestAFrozenPeerCostsATransferOneTimeout(t *testing.T) {
 // lookups is a registry that answers one after the other.
 type lookups struct {
 	answers []string
-	n       int
+	n       atomic.Int64
 }
 
 // The word that a region is withdrawn may come before the descriptor that still
