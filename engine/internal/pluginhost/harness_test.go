@@ -137,21 +137,21 @@ func hold(t *testing.T, pid int) int {
 	return fd
 }
 
-// gone waits until a process has ended.
+// gone waits until a process has ended. It looks once, however late it comes.
 func gone(t *testing.T, pidfd int, limit time.Duration) bool {
 	t.Helper()
 	end := time.Now().Add(limit)
 	for {
-		left := time.Until(end)
-		if left <= 0 {
-			return false
-		}
+		left := max(time.Until(end), 0)
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, int(left.Milliseconds())+1)
 		if n > 0 {
 			return true
 		}
 		if err != nil && err != unix.EINTR {
 			t.Fatal(err)
+		}
+		if err == nil && left == 0 {
+			return false
 		}
 	}
 }

@@ -163,7 +163,7 @@ func TestScenario62CrashCycles(t *testing.T) {
 		crash(n)
 	}
 	// What go-plugin still has to end ends soon after.
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if runtime.NumGoroutine() <= goroutines+2 && fdCount(t) <= fds+2 {
 			break
 		}
