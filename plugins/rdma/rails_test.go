@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"testing"
@@ -12,6 +13,9 @@ import (
 	"github.com/hawser-transport/hawser/plugins/rdma/rdmatransport"
 	"github.com/hawser-transport/hawser/sdk"
 )
+
+// patient settings let an acknowledgement take 0.54 s, on a machine that is busy.
+const patient = `{"endpoint": {"send_timeout": 17}}`
 
 // openOn opens an engine with the rdma transport alone, on a simulated host.
 func openOn(t *testing.T, dir string, n int, change ...func(*simverbs.Options)) *engine.Engine {
@@ -34,7 +38,7 @@ func openOn(t *testing.T, dir string, n int, change ...func(*simverbs.Options)) 
 	e, err := engine.Open(ctx, engine.Config{
 		Node:         engine.NodeConfig{Name: fmt.Sprintf("h%d", n)},
 		Notification: engine.NotificationConfig{RPCFallback: &no},
-		Transports: []engine.TransportConfig{{Name: "rdma", InProcess: func() sdk.Transport {
+		Transports: []engine.TransportConfig{{Name: "rdma", Config: json.RawMessage(patient), InProcess: func() sdk.Transport {
 			return rdmatransport.New(p)
 		}}},
 	})

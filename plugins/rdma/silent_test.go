@@ -16,9 +16,9 @@ func soft(o *simverbs.Options) {
 	d.KeepsCompletions, d.NoLastWQE, d.NoRetryLimit = true, true, true
 }
 
-// gapAtMost is far below the stall timeout of ten seconds, by which alone the
+// gapAtMost is well below the stall timeout of ten seconds, by which alone the
 // sender would notice.
-const gapAtMost = 2 * time.Second
+const gapAtMost = 5 * time.Second
 
 // The receiver's queue pair fails in the middle of a stream, and nothing tells
 // the sender's device. The receiver looks, its engine tells the sender's, and the

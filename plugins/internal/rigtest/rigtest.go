@@ -198,9 +198,9 @@ func (r *Recorder) Ended(err error) {
 // with a handler that nobody calls, not with a machine that is slow.
 func (r *Recorder) wait(what string, cond func() bool) {
 	r.t.Helper()
+	deadline := time.Now().Add(Patience) // before it is told to look
 	late := time.AfterFunc(Patience, r.changed.Broadcast)
 	defer late.Stop()
-	deadline := time.Now().Add(Patience)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	calls := r.calls

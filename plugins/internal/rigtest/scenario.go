@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
 )
@@ -122,10 +123,7 @@ func Cycles(t *testing.T, fresh func() sdk.Transport, n int) {
 	for i := 1; i < n; i++ {
 		cycle(i)
 	}
-	// The last ones may still be on their way out.
-	if after := Descriptors(); after > before+8 {
-		t.Errorf("%d descriptors after %d cycles, %d before", after, n, before)
-	}
+	WaitDescriptors(t, before+8)
 }
 
 // Descriptors counts the process's open descriptors, or returns 0 where that
@@ -136,6 +134,18 @@ func Descriptors() int {
 		return 0
 	}
 	return len(entries)
+}
+
+// WaitDescriptors waits until the process has no more open descriptors than
+// this: the last ones may still be on their way out.
+func WaitDescriptors(t testing.TB, most int) {
+	t.Helper()
+	for deadline := time.Now().Add(Patience); Descriptors() > most; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("%d descriptors are left, at most %d should be", Descriptors(), most)
+			return
+		}
+	}
 }
 
 // SharedListener lets two instances accept on one socket, as during a

@@ -181,7 +181,7 @@ func TestJoinRefused(t *testing.T) {
 // TestGarbageOnThePort: rubbish, another protocol, half a message and silence
 // end with the connection closed, and the peer still arrives.
 func TestGarbageOnThePort(t *testing.T) {
-	h := newHouse(t, 50*time.Millisecond)
+	h := newHouse(t, time.Second)
 	for name, b := range map[string][]byte{
 		"http":    []byte("GET / HTTP/1.1\r\nHost: somewhere-long-enough-to-fill-it\r\n\r\n"),
 		"zeros":   make([]byte, 4096),

@@ -3,7 +3,6 @@ package rdmatransport
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/simverbs"
 	"github.com/hawser-transport/hawser/sdk"
@@ -22,13 +21,9 @@ func TestASilentFailureIsFound(t *testing.T) {
 			defer y.e.mu.Unlock()
 			return y.e.consumed == 5 && y.e.posted == 0
 		})
-		began := time.Now()
 		must(t, fail(f.name(b, y.e)))
 		if err := y.WaitEnded(); sdk.CodeOf(err) != sdk.Unavailable || !strings.Contains(err.Error(), "is in state") {
 			t.Errorf("ended with %v", err)
-		}
-		if d := time.Since(began); d > 3*time.Second {
-			t.Errorf("it took %s", d)
 		}
 		x.Close()
 		x.WaitEnded()

@@ -92,7 +92,11 @@ func TestEndedWaitsForTheQueuePair(t *testing.T) {
 	f := newFabric(t)
 	_, b, x, y, here, there := moving(t, f, size)
 	fill(t, here, 1, size)
-	for _, call := range []string{"ibv_modify_qp(ERR)", "ibv_post_send(WR)", "ibv_destroy_qp", "ibv_destroy_qp"} {
+	refused := []string{"ibv_modify_qp(ERR)", "ibv_post_send(WR)"}
+	for range 6 { // three seconds of tries, for a write to come between them
+		refused = append(refused, "ibv_destroy_qp")
+	}
+	for _, call := range refused {
 		b.provider.Inject(simverbs.Injection{Call: call, Errno: syscall.EIO})
 	}
 	y.Close()

@@ -373,7 +373,5 @@ func TestCycles(t *testing.T) {
 		}
 		idle(t, n.device("sim0"))
 	}
-	if n := rigtest.Descriptors(); n > files+2 {
-		t.Errorf("%d descriptors, %d after the first cycle", n, files)
-	}
+	rigtest.WaitDescriptors(t, files+2)
 }
