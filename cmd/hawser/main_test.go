@@ -419,7 +419,8 @@ func TestSimulatedNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// An address of its own: nobody else takes the port meanwhile.
+	l, err := net.Listen("tcp", "127.0.7.2:0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,10 @@ func TestRun(t *testing.T) {
 	var last atomic.Int64
 	sum, err := Run(t.Context(), a, Options{
 		Peer: peer, Name: "n", Payload: []byte("p"), Count: 500, Rate: 5000, Deadline: time.Minute,
-		Progress: func(ended int) { last.Store(max(last.Load(), int64(ended))) },
+		Progress: func(ended int) { // of several goroutines
+			for was := last.Load(); was < int64(ended) && !last.CompareAndSwap(was, int64(ended)); was = last.Load() {
+			}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
