@@ -5,6 +5,7 @@ package scenarios
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,9 +15,9 @@ import (
 const (
 	holdCount = 1500    // notifications that nobody reads at first
 	holdSize  = 4 << 10 // of each: far more in all than windows and buffers take
-	// holdLatency is what another peer's may take meanwhile, an order of
-	// magnitude above what it does. When one peer's full queue stopped the
-	// whole link, each took a second.
+	// holdLatency is what half of another peer's may take meanwhile, far above
+	// what they do. When one peer's full queue stopped the whole link, each took
+	// a second; a machine that is busy holds some up.
 	holdLatency = 500 * time.Millisecond
 )
 
@@ -57,8 +58,8 @@ func TestAFullQueueHoldsItsSenderAlone(t *testing.T) {
 				sent = append(sent, d)
 			}
 			until(t, "the full queue", func() bool { return slow.Len() == 16 })
-			var most time.Duration
-			for begin, n := time.Now(), 0; time.Since(begin) < 3*time.Second; n++ {
+			var took []time.Duration
+			for begin, n := time.Now(), 0; len(took) == 0 || time.Since(begin) < 3*time.Second; n++ {
 				start := time.Now()
 				if _, err := other.Notify(t.Context(), to, engine.Notification{Name: fmt.Sprint(n)}); err != nil {
 					t.Fatal(err)
@@ -68,13 +69,15 @@ func TestAFullQueueHoldsItsSenderAlone(t *testing.T) {
 					t.Fatalf("%v, %v, want %d", r, err, n)
 				}
 				if n > 0 { // the first one connects
-					most = max(most, time.Since(start))
+					took = append(took, time.Since(start))
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
-			t.Logf("at most %v while another endpoint was held", most)
-			if most > holdLatency {
-				t.Errorf("a notification took %v while another peer's endpoint was held", most)
+			slices.Sort(took)
+			median := took[len(took)/2]
+			t.Logf("%d while another endpoint was held, median %v, slowest %v", len(took), median, took[len(took)-1])
+			if median > holdLatency {
+				t.Errorf("half of the notifications took %v while another peer's endpoint was held", median)
 			}
 			if slow.Len() != 16 {
 				t.Errorf("%d in the full queue", slow.Len())

@@ -45,8 +45,9 @@ const (
 	// endpoint's stall, of 5 s, and one timeout of the control plane, and as
 	// much again for a machine that is busy.
 	frozenFirst = 16 * time.Second
-	// frozenNext is an order of magnitude above what the next ones take.
-	frozenNext = 200 * time.Millisecond
+	// frozenNext is far above what the next ones take, a few milliseconds, and
+	// far below a timeout.
+	frozenNext = time.Second
 	// largeLimit is what a large transfer may take.
 	largeLimit = 60 * time.Second
 )

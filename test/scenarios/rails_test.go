@@ -3,6 +3,7 @@
 package scenarios
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -39,12 +40,14 @@ func (f fabric) do(t *testing.T, args ...string) {
 }
 
 // config is an engine's on the host of its name, with rdma alone, as a process.
+// An acknowledgement may take 0.54 s, on a machine that is busy.
 func (f fabric) config(host string) engine.Config {
 	cfg := config(host)
 	no := false
 	cfg.Notification.RPCFallback = &no
 	cfg.Transports = []engine.TransportConfig{{
 		Name: "rdma", Env: map[string]string{"HAWSER_RDMA_SIM": filepath.Join(f.dir, host+".json")},
+		Config: json.RawMessage(`{"endpoint": {"send_timeout": 17}}`),
 	}}
 	return cfg
 }

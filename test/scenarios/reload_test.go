@@ -67,8 +67,10 @@ func (n *node) reload(cfg engine.Config) error {
 
 // fewHandedOver is how many of the notifications that were on their way when
 // the peer replaced its transport may have to be sent again: what was given to
-// one instance between the peer's and its own end.
-const fewHandedOver = 100
+// one instance between the peer's and its own end, which at 1000 a second is at
+// most a second apart. The stall timeout, by which alone the sender would find
+// out, is ten.
+const fewHandedOver = 1000
 
 // Scenario 61.
 func TestScenario61ReloadToANewBinary(t *testing.T) {
