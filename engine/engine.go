@@ -353,7 +353,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	if !e.deliveries.wait(ctx) {
 		err = errors.Join(err, sdk.Errorf(sdk.DeadlineExceeded, "close: not every notification had ended: %w", context.Cause(ctx)))
 	}
-	e.farewell(ctx)
+	err = errors.Join(err, e.memory.recall(ctx))
+	owed := e.farewell(ctx)
 	cause := sdk.Errorf(sdk.Closed, "the engine was closed")
 	for _, a := range e.directory.all() {
 		a.die(cause)
@@ -361,7 +362,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.queue.Close()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
-	err = errors.Join(err, e.transports.stop(stop), e.control.Close(stop), e.registry.Close())
+	err = errors.Join(err, e.transports.stop(stop))
+	e.lateFarewell(ctx, owed)
+	err = errors.Join(err, e.control.Close(stop), e.registry.Close())
 	e.cancel()
 	e.memory.close()
 	e.surface.close()
@@ -371,38 +374,8 @@ func (e *Engine) Close(ctx context.Context) error {
 	return err
 }
 
-const (
-	// stopTimeout is what stopping the transports may take after ctx.
-	stopTimeout = 5 * time.Second
-	// goodbyeTimeout is what a goodbye may take.
-	goodbyeTimeout = 500 * time.Millisecond
-)
-
-// farewell says goodbye to every peer at once, but for those of whose memory
-// something is still in use: they are to wait until nobody answers here.
-func (e *Engine) farewell(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
-	defer cancel()
-	var calls sync.WaitGroup
-	for _, a := range e.directory.all() {
-		if n := a.node.Load(); n != nil && n.Incarnation != e.incarnation && !e.memory.uses(n.Incarnation) {
-			calls.Go(func() {
-				_ = a.client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation, LastAck: a.lastAck()})
-			})
-		}
-	}
-	calls.Wait()
-}
-
-// lastAck acknowledges all that was received of the peer, if anything was.
-func (a *association) lastAck() []byte {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.in == nil || !a.acks() {
-		return nil
-	}
-	return a.appendAckLocked(nil, &batch{})
-}
+// stopTimeout is what stopping the transports may take after ctx.
+const stopTimeout = 5 * time.Second
 
 // sweepEvery is how often silent sessions are looked for.
 const sweepEvery = 30 * time.Second

@@ -103,37 +103,47 @@ func (m *memory) add(r *Region) error {
 		m.drop(r)
 		return fmt.Errorf("register memory: no transport takes it: %w", errors.Join(append(errs, m.e.transports.notUp()...)...))
 	}
-	if size := m.publish(r); size > maxDescriptor {
+	if err := m.publish(r); err != nil {
 		m.drop(r)
-		return sdk.Errorf(sdk.TooLarge, "register memory: the descriptor would have %d bytes, the limit is %d; register fewer, larger regions", size, maxDescriptor)
+		return err
 	}
 	return nil
 }
 
-// publish puts a region into the descriptor, and returns a bound of the
-// descriptor's size.
-func (m *memory) publish(r *Region) int {
+// publish puts a region into the descriptor, unless that would be too large:
+// one that a peer may have read of cannot be dropped any more.
+func (m *memory) publish(r *Region) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r.opts.Private {
-		return 0
+	switch size := m.sizeLocked(); {
+	case r.opts.Private:
+		return nil
+	case m.e.closing.Load(): // what is exported has been withdrawn by now
+		return sdk.Errorf(sdk.Closed, "register memory: the engine is closed")
+	case size > maxDescriptor:
+		return sdk.Errorf(sdk.TooLarge, "register memory: the descriptor would have %d bytes, the limit is %d; register fewer, larger regions", size, maxDescriptor)
 	}
 	r.published = m.version + 1
 	m.changedLocked()
-	return m.sizeLocked()
+	return nil
 }
 
-// drop forgets a region that is not to be used after all. A transport may have
-// it, also one whose answer was an error, or none in time.
+// drop forgets a region that is not to be used after all, and was not published.
+// A transport may have it, also one whose answer was an error, or none in time.
 func (m *memory) drop(r *Region) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r.withdrawn = true
-	if r.published != 0 {
-		m.changedLocked()
-	}
 	m.removeLocked(r)
-	m.e.tasks.Go(func() { _ = m.deregister(m.e.ctx, r) })
+	m.goLocked(func() { _ = m.deregister(m.e.ctx, r) })
+}
+
+// goLocked is for calls of the application's, which may last until the engine
+// has been closed: it starts nothing any more once Close waits for what runs.
+func (m *memory) goLocked(f func()) {
+	if m.e.ctx.Err() == nil { // close takes the lock after that
+		m.e.tasks.Go(f)
+	}
 }
 
 // lend takes a lease on a region for a transfer, unless it is being closed.
@@ -204,7 +214,7 @@ func (m *memory) stirLocked() {
 		return
 	}
 	m.stirring = true
-	m.e.tasks.Go(func() {
+	m.goLocked(func() {
 		m.mu.Lock()
 		m.stirring = false
 		sources := m.sourcesLocked()
@@ -312,6 +322,29 @@ func (m *memory) uses(i Incarnation) bool {
 	return slices.ContainsFunc(m.lives(i), func(s *source) bool { return s.mover.uses() })
 }
 
+// leave has the transports give up what they hold of a provider's memory, for
+// good, and waits a moment for that. It reports whether nothing is left.
+func (m *memory) leave(ctx context.Context, i Incarnation) bool {
+	for _, s := range m.lives(i) {
+		s.die(sdk.Errorf(sdk.Closed, "the engine was closed"))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	defer cancel()
+	for {
+		m.mu.Lock()
+		changed := m.changed
+		m.mu.Unlock()
+		if len(m.lives(i)) == 0 {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
 // retire moves transfers off an instance, and returns how many of its endpoints
 // are still in use.
 func (m *memory) retire(inst *pluginhost.Instance) int {
@@ -333,7 +366,7 @@ func (m *memory) ended(a *association, cause error) {
 		return
 	}
 	m.gates.shut(n.Incarnation)
-	if !errors.Is(cause, errForgotten) {
+	if !errors.Is(cause, errForgotten) && !errors.Is(cause, sdk.Closed) {
 		m.mu.Lock()
 		delete(m.readers, n.Incarnation)
 		m.signalLocked()
@@ -346,7 +379,7 @@ func (m *memory) ended(a *association, cause error) {
 }
 
 // errForgotten is in the cause of an association's end that says nothing of the
-// peer's.
+// peer's, as does Closed, which is this engine's own end.
 var errForgotten = errors.New("it is forgotten")
 
 // lives returns what is left of a provider: its source, and those that are dead
@@ -386,13 +419,12 @@ func (m *memory) close() {
 	for _, s := range fading {
 		s.mover.abort()
 	}
+	m.settle()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	clear(m.readers) // nobody can be asked any more
 	for _, r := range m.regions {
-		r.closeFile()
+		r.closeFileLocked()
 	}
-	m.signalLocked()
 }
 
 func isClosed(c <-chan struct{}) bool {

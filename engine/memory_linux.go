@@ -137,7 +137,7 @@ func (e *Engine) registerFile(f *os.File, offset int64, length int, opts RegionO
 		},
 	}
 	if err := e.memory.add(r); err != nil {
-		r.closeFile()
+		e.memory.closeFile(r)
 		return nil, errors.Join(err, r.unmap())
 	}
 	return r, nil
@@ -170,7 +170,7 @@ func (e *Engine) RegisterHandle(x ExportedMemory, opts RegionOptions) (*Region, 
 	}
 	_ = e.transports.demand(e.ctx) // a refusal says why one is not up
 	if err := e.memory.add(r); err != nil {
-		r.closeFile()
+		e.memory.closeFile(r)
 		return nil, err
 	}
 	return r, nil

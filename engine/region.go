@@ -105,7 +105,15 @@ func (r *Region) export() (sdk.Region, error) {
 	return x, err
 }
 
-func (r *Region) closeFile() {
+// closeFile gives a region's file back. A transport that has just come up may be
+// getting its copy.
+func (m *memory) closeFile(r *Region) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.closeFileLocked()
+}
+
+func (r *Region) closeFileLocked() {
 	if r.file != nil {
 		_ = r.file.Close()
 		r.file = nil

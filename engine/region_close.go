@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -48,7 +50,7 @@ func (r *Region) Close(ctx context.Context) error {
 		return nil
 	}
 	r.released = true
-	r.closeFile()
+	r.closeFileLocked()
 	r.m.removeLocked(r)
 	r.m.e.stats.RegionsClosed.Add(1)
 	if r.held {
@@ -88,15 +90,20 @@ const silenceCheck = time.Second
 // give it up.
 func (m *memory) release(ctx context.Context, r *Region) error {
 	for {
+		over := isClosed(m.e.closed) // then nobody is asked any more
 		m.mu.Lock()
 		holders, changed := m.holdersLocked(r, time.Now()), m.changed
 		m.mu.Unlock()
 		if len(holders) == 0 {
 			break
 		}
+		if over {
+			return busy(r, holders)
+		}
 		select {
 		case <-changed:
 		case <-time.After(silenceCheck):
+		case <-m.e.closed:
 		case <-ctx.Done():
 			return busy(r, holders)
 		}
@@ -112,17 +119,80 @@ func (m *memory) release(ctx context.Context, r *Region) error {
 	return m.deregister(ctx, r)
 }
 
+// recall withdraws what is exported, before the engine's end, and waits until
+// nobody maps it, while ctx lasts and its readers answer: who is silent may be so
+// for ever.
+func (m *memory) recall(ctx context.Context) error {
+	defer m.settle()
+	m.mu.Lock()
+	regions := slices.DeleteFunc(slices.Clone(m.regions), func(r *Region) bool { return !r.exported() })
+	m.mu.Unlock()
+	for _, r := range regions {
+		m.withdraw(r)
+	}
+	for began := time.Now(); ; m.e.freeze.Awake() {
+		held, answer, changed := m.heldStill(regions, began)
+		if !answer {
+			return held
+		}
+		select {
+		case <-changed:
+		case <-time.After(silenceCheck):
+		case <-ctx.Done():
+			return held
+		}
+	}
+}
+
+// heldStill tells which of the withdrawn regions are held, and whether any of
+// their readers has answered a moment ago or may be about to.
+func (m *memory) heldStill(regions []*Region, began time.Time) (held error, answer bool, changed <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	for _, r := range regions {
+		if by := m.holdersLocked(r, now); len(by) > 0 {
+			held = errors.Join(held, busy(r, by))
+		}
+		for _, x := range m.readers {
+			_, ok := x.holds[r]
+			answer = answer || ok && min(now.Sub(began), x.silentFor(m.e, now)) < stopTimeout
+		}
+	}
+	return held, answer, m.changed
+}
+
+// settle forgets, at the engine's end, all readers but those that may map
+// exported memory, which nobody can be asked any more: of all else they had what
+// this engine's transports did for them.
+func (m *memory) settle() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, x := range m.readers {
+		maps.DeleteFunc(x.holds, func(r *Region, _ struct{}) bool { return !r.exported() })
+		if len(x.holds) == 0 || i == m.e.incarnation {
+			delete(m.readers, i)
+		}
+	}
+	m.signalLocked()
+}
+
 // holdersLocked names the readers that may still use a region.
 func (m *memory) holdersLocked(r *Region, now time.Time) (names []string) {
 	for _, x := range m.readers {
 		if _, ok := x.holds[r]; !ok {
 			continue
 		}
+		own := x.incarnation == m.e.incarnation
+		if isClosed(m.e.closed) && (own || !r.exported()) {
+			delete(x.holds, r) // what could reach it has stopped
+			continue
+		}
 		if !r.exported() && x.silentFor(m.e, now) >= m.e.silence() && m.gates.shut(x.incarnation) == 0 {
 			delete(x.holds, r)
 			continue
 		}
-		if x.incarnation == m.e.incarnation {
+		if own {
 			names = append(names, "this engine's transfers to itself")
 			continue
 		}

@@ -165,6 +165,7 @@ func (s *source) fade() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.fading, s)
+		m.signalLocked()
 	}
 }
 
