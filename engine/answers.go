@@ -109,6 +109,9 @@ func (h *answers) Changed(ctx context.Context, req control.ChangeRequest) error 
 
 // Goodbye ends the association: the peer's life is over.
 func (h *answers) Goodbye(ctx context.Context, req control.GoodbyeRequest) error {
+	if req.Mapped {
+		h.e.memory.haunted(req.From, control.Caller(ctx))
+	}
 	a, err := h.sender(ctx, "goodbye", req.From)
 	if errors.Is(err, sdk.SessionUnknown) {
 		return nil // nothing is held: nothing to end

@@ -26,6 +26,9 @@ type reader struct {
 	described   uint64 // the version that it has seen
 	told        uint64 // and the one that it knows of
 	heard       time.Time
+	// undead says that its life is over, but for a process that may map what was
+	// exported: only an operator knows when that is gone.
+	undead bool
 	// holds are the withdrawn regions that it has seen and has not given up.
 	holds   map[*Region]struct{}
 	pushing bool
@@ -164,7 +167,7 @@ func (m *memory) push(x *reader) {
 // that is news for the reader.
 func (m *memory) pushOnce(x *reader) (done, news bool) {
 	m.mu.Lock()
-	if m.e.ctx.Err() != nil || m.readers[x.incarnation] != x || x.told >= m.version && len(x.holds) == 0 {
+	if m.e.ctx.Err() != nil || m.readers[x.incarnation] != x || x.undead || x.told >= m.version && len(x.holds) == 0 {
 		x.pushing = false
 		m.mu.Unlock()
 		return true, false
@@ -222,12 +225,24 @@ func (e *Engine) invalidate(i Incarnation, address, identity string, req control
 	return reply, err
 }
 
-// forget drops a reader that is known to be gone.
+// forget drops a reader that is known to be gone, unless something of it may be
+// left.
 func (m *memory) forget(i Incarnation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.readers, i)
-	m.signalLocked()
+	if x := m.readers[i]; x != nil && !x.undead {
+		delete(m.readers, i)
+		m.signalLocked()
+	}
+}
+
+// haunted takes in that a process of a reader's outlives it.
+func (m *memory) haunted(i Incarnation, identity string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if x := m.readers[i]; x != nil && x.identity == identity {
+		x.undead = true
+	}
 }
 
 // sweepReaders forgets readers that were silent for so long that nothing is

@@ -334,8 +334,10 @@ func (e *Engine) Receive(ctx context.Context) (*Received, error) {
 
 // Close stops taking new work, waits for pending transfers and notifications to
 // end until ctx does, says goodbye to peers, fails what is left and stops the
-// transports. It is idempotent; every call returns when the first has
-// finished.
+// transports. Memory that was exported is withdrawn, and those who use it are
+// waited for until ctx ends, or they do not answer: an error with code [Busy]
+// names who still does; see [Region.Close]. It is idempotent; every call returns
+// when the first has finished.
 func (e *Engine) Close(ctx context.Context) error {
 	ctx, err := e.ready(ctx, "close")
 	if err != nil {

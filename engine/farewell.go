@@ -12,33 +12,36 @@ import (
 // before it.
 const goodbyeTimeout = 500 * time.Millisecond
 
-// owed is a goodbye that is still to be said.
+// owed is a goodbye that is still to be said. used says that ops on the peer's
+// memory were under way.
 type owed struct {
 	a       *association
 	to      Incarnation
 	lastAck []byte
+	used    bool
 }
 
 // farewell says goodbye to every peer at once, as soon as no transport holds any
 // of its memory: the peer takes it for the word that it may free that. Those for
-// whom that takes longer are returned. Those of whose memory ops are under way are
-// told nothing: they are to wait until nobody answers here.
+// whom that takes longer are returned, and those of whose memory ops are under
+// way: they are to wait until nobody answers here.
 func (e *Engine) farewell(ctx context.Context) (late []owed) {
 	var mu sync.Mutex
 	var calls sync.WaitGroup
 	for _, a := range e.directory.all() {
 		n := a.node.Load()
-		if n == nil || n.Incarnation == e.incarnation || e.memory.uses(n.Incarnation) {
+		if n == nil || n.Incarnation == e.incarnation {
 			continue
 		}
 		calls.Go(func() {
-			if !e.memory.leave(ctx, n.Incarnation) {
+			used := e.memory.uses(n.Incarnation)
+			if used || !e.memory.leave(ctx, n.Incarnation) {
 				mu.Lock()
 				defer mu.Unlock()
-				late = append(late, owed{a, n.Incarnation, a.lastAck()})
+				late = append(late, owed{a, n.Incarnation, a.lastAck(), used})
 				return
 			}
-			e.goodbye(ctx, a.client, a.lastAck())
+			e.goodbye(ctx, a.client, a.lastAck(), false)
 		})
 	}
 	calls.Wait()
@@ -46,27 +49,28 @@ func (e *Engine) farewell(ctx context.Context) (late []owed) {
 }
 
 // lateFarewell says the goodbyes that are owed, now that the transports have
-// stopped, but to those whose memory a process holds that does not die.
+// stopped, and tells those whose memory a process may map that does not die.
 func (e *Engine) lateFarewell(ctx context.Context, late []owed) {
 	var calls sync.WaitGroup
 	for _, o := range late {
 		calls.Go(func() {
-			if !e.memory.leave(ctx, o.to) {
+			left := e.memory.leave(ctx, o.to)
+			if left && o.used {
 				return
 			}
 			client := e.control.Dial(o.a.address) // the association's is closed
 			client.Bind(o.a.identity)
 			defer client.Close() //nolint:errcheck // it has no more to say
-			e.goodbye(ctx, client, o.lastAck)
+			e.goodbye(ctx, client, o.lastAck, !left)
 		})
 	}
 	calls.Wait()
 }
 
-func (e *Engine) goodbye(ctx context.Context, client control.Client, lastAck []byte) {
+func (e *Engine) goodbye(ctx context.Context, client control.Client, lastAck []byte, mapped bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 	defer cancel()
-	_ = client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation, LastAck: lastAck})
+	_ = client.Goodbye(ctx, control.GoodbyeRequest{From: e.incarnation, LastAck: lastAck, Mapped: mapped})
 }
 
 // lastAck acknowledges all that was received of the peer, if anything was.

@@ -36,16 +36,21 @@ func (r reluctant) Withdraw(ctx context.Context, i Incarnation, c Capability) er
 	}
 }
 
-// reluctant makes an engine's fast transport one; the time may be changed.
-func (w *world) reluctant(address string, d time.Duration) *atomic.Int64 {
+// reluctant makes an engine's fast transport one; the time may be changed. One
+// that does not die ends with the test.
+func (w *world) reluctant(address string, d time.Duration, dies bool) *atomic.Int64 {
 	takes := &atomic.Int64{}
 	takes.Store(int64(d))
 	c := w.configs[address]
 	c.Transports = []TransportConfig{
 		{Name: "fast", InProcess: func() sdk.Transport {
-			u := newUndying(w.fast.New(address))
-			close(u.letGo)
-			return reluctant{u, takes, make(chan struct{})}
+			r := reluctant{newUndying(w.fast.New(address)), takes, make(chan struct{})}
+			if dies {
+				close(r.letGo)
+			} else {
+				context.AfterFunc(w.t.Context(), func() { close(r.letGo) })
+			}
+			return r
 		}},
 		{Name: rpcFallbackName, InProcess: func() sdk.Transport { return w.slow.New(address) }},
 	}
@@ -69,7 +74,7 @@ func goodbyes(events *Subscription) map[string]time.Time {
 func TestAGoodbyeWaitsForMappings(t *testing.T) {
 	for _, takes := range []time.Duration{0, 200 * time.Millisecond, 2 * time.Second, time.Hour} {
 		moving(t, func(w *world) {
-			w.reluctant("a:1", takes)
+			w.reluctant("a:1", takes, true)
 			a, b, mine, theirs, g, _ := w.movers(100)
 			c := w.open("c:1")
 			w.connected(a, c)
@@ -102,7 +107,7 @@ func TestAGoodbyeWaitsForMappings(t *testing.T) {
 			w.shut(b, c)
 			if at, ok := goodbyes(providers)["a:1"]; !ok {
 				t.Errorf("%v: no goodbye to the provider", takes)
-			} else if took := at.Sub(began); took < min(takes, goodbyeTimeout) {
+			} else if took := at.Sub(began); took < min(takes, goodbyeTimeout) || takes < goodbyeTimeout && took > takes+100*time.Millisecond {
 				t.Errorf("%v: goodbye after %v", takes, took)
 			}
 			if at, ok := goodbyes(others)["a:1"]; !ok || at.Sub(began) > 10*time.Millisecond {
@@ -119,7 +124,7 @@ func TestAProviderRecallsWhatItHasExported(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		for _, exported := range []bool{false, true} {
 			moving(t, func(w *world) {
-				w.reluctant("a:1", 2*time.Second)
+				w.reluctant("a:1", 2*time.Second, true)
 				a, b, mine, theirs, g, _ := w.movers(100)
 				if err := w.write(a, mine, theirs, g, 100); err != nil {
 					t.Fatal(err)
@@ -167,7 +172,7 @@ func TestAProviderRecallsWhatItHasExported(t *testing.T) {
 func TestExportedMemoryIsHeldAfterTheEnginesClose(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		moving(t, func(w *world) {
-			takes := w.reluctant("a:1", time.Hour)
+			takes := w.reluctant("a:1", time.Hour, true)
 			a, b, mine, theirs, g, _ := w.movers(100)
 			host := w.region(b, 100, RegionOptions{})
 			if err := w.write(a, mine, theirs, g, 100); err != nil {
@@ -207,6 +212,64 @@ func TestExportedMemoryIsHeldAfterTheEnginesClose(t *testing.T) {
 			_ = g.Close()
 			w.shut(a)
 			w.giveUp()
+		})
+	}
+}
+
+// A consumer's process that does not die outlives its engine, and may map what
+// was exported: that is free when an operator says so, and not because nobody
+// answers, or somebody else does. Host memory cannot be reached by it any more.
+func TestAConsumersProcessThatDoesNotDie(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		moving(t, func(w *world) {
+			w.reluctant("a:1", time.Hour, false)
+			c := w.configs["a:1"]
+			c.Plugins.StopTimeoutMS, c.Plugins.AbandonAfterMS = 500, 1000
+			w.configs["a:1"] = c
+			a, b, mine, theirs, g, _ := w.movers(100)
+			host := w.region(b, 100, RegionOptions{})
+			if err := w.write(a, mine, theirs, g, 100); err != nil {
+				t.Fatal(err)
+			}
+			theirs.region.HandleKind = sdk.IPCHandle
+			if busy {
+				w.fast.HoldWrites("b:1", true)
+				w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 100})
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = a.Close(ctx)
+			w.fast.HoldWrites("b:1", false)
+			short, stop := context.WithTimeout(context.Background(), time.Minute)
+			defer stop()
+			says(t, theirs.Close(short), []Code{Busy}, []string{"held by consumer a:1", "of which a process does not die"}, nil)
+			if began := time.Now(); host.Close(context.Background()) != nil || time.Since(began) > silenceCheck {
+				t.Errorf("host memory is free after %v", time.Since(began))
+			}
+			untold := b.stats.descriptors[descNotTold].Load()
+			delete(w.configs, "a:1")
+			next := w.open("a:1")
+			w.connectedAt(next, "b:1")
+			short, stop = context.WithTimeout(context.Background(), time.Hour)
+			defer stop()
+			says(t, theirs.Close(short), []Code{Busy}, []string{"of which a process does not die"}, nil)
+			if n := b.stats.descriptors[descNotTold].Load() - untold; n > 1 {
+				t.Errorf("asked %d times", n)
+			}
+			if n, err := b.RetireMappings(context.Background(), a.incarnation.Short()); n != 1 || err != nil {
+				t.Errorf("retired %d, %v", n, err)
+			}
+			if err := theirs.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+			b.memory.mu.Lock()
+			if n := len(b.memory.readers); n != 0 {
+				t.Errorf("%d readers are remembered", n)
+			}
+			b.memory.mu.Unlock()
+			drain(b)
+			_ = g.Close()
+			w.shut(next, b)
 		})
 	}
 }

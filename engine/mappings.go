@@ -150,7 +150,7 @@ func (e *Engine) RetireMappings(ctx context.Context, peer string) (int, error) {
 			n += len(x.holds)
 			m.gates.shut(i)
 			clear(x.holds)
-			if x.silentFor(m.e, time.Now()) >= m.e.silence() {
+			if x.undead || x.silentFor(m.e, time.Now()) >= m.e.silence() {
 				delete(m.readers, i) // what it may map besides is not waited for either
 			}
 			m.signalLocked()

@@ -367,10 +367,7 @@ func (m *memory) ended(a *association, cause error) {
 	}
 	m.gates.shut(n.Incarnation)
 	if !errors.Is(cause, errForgotten) && !errors.Is(cause, sdk.Closed) {
-		m.mu.Lock()
-		delete(m.readers, n.Incarnation)
-		m.signalLocked()
-		m.mu.Unlock()
+		m.forget(n.Incarnation)
 	}
 	if s := m.source(n.Incarnation); s != nil {
 		s.die(cause)

@@ -147,6 +147,12 @@ func TestMemoryCallsInAnothersName(t *testing.T) {
 		w.refusedAs(b, 1, provider.Fence(ctx, fence), `"alice"`)
 		_, err := provider.Describe(ctx, control.DescribeRequest{From: a.incarnation, To: b.incarnation})
 		w.refusedAs(b, 2, err, `"alice"`)
+		w.refusedAs(b, 3, provider.Goodbye(ctx, control.GoodbyeRequest{From: a.incarnation, Mapped: true}), `"alice"`)
+		b.memory.mu.Lock()
+		if x := b.memory.readers[a.incarnation]; x == nil || x.undead {
+			t.Errorf("a goodbye was believed: %+v", x)
+		}
+		b.memory.mu.Unlock()
 		w.fast.HoldWrites("b:1", false)
 		if err := w.done(x); err != nil {
 			t.Errorf("%v", err)

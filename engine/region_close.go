@@ -26,6 +26,8 @@ import (
 // nil means that nothing of Hawser's can touch the memory any more: host memory
 // is unmapped, a GPU's may be freed. Otherwise the error has code [Busy] and
 // names who holds the region; it stays withdrawn, and Close can be called again.
+// Once the engine is closed no consumer can be asked: one that has not answered
+// by then holds what was exported, and Close does not wait.
 func (r *Region) Close(ctx context.Context) error {
 	ctx = orBackground(ctx)
 	r.m.withdraw(r)
@@ -188,7 +190,7 @@ func (m *memory) holdersLocked(r *Region, now time.Time) (names []string) {
 			delete(x.holds, r) // what could reach it has stopped
 			continue
 		}
-		if !r.exported() && x.silentFor(m.e, now) >= m.e.silence() && m.gates.shut(x.incarnation) == 0 {
+		if !r.exported() && (x.undead || x.silentFor(m.e, now) >= m.e.silence()) && m.gates.shut(x.incarnation) == 0 {
 			delete(x.holds, r)
 			continue
 		}
@@ -197,7 +199,9 @@ func (m *memory) holdersLocked(r *Region, now time.Time) (names []string) {
 			continue
 		}
 		name := "consumer " + x.name + " (" + x.incarnation.Short() + ")"
-		if now.Sub(x.heard) > 2*helloMax {
+		if x.undead {
+			name += ", of which a process does not die"
+		} else if now.Sub(x.heard) > 2*helloMax {
 			name += fmt.Sprintf(", silent for %v", now.Sub(x.heard).Round(time.Second))
 		}
 		names = append(names, name)

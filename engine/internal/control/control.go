@@ -113,6 +113,9 @@ type GoodbyeRequest struct {
 	// received of its peer, or empty: acks that are still under way over a
 	// transport would come too late.
 	LastAck []byte
+	// Mapped says that a process of the sender's does not die, and may map
+	// memory that the receiver has exported.
+	Mapped bool
 }
 
 // FenceRequest asks for the end of an endpoint for memory, and of every older

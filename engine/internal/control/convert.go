@@ -155,12 +155,12 @@ func changedReplyTo(none) *pb.ChangedReply            { return &pb.ChangedReply{
 func changedReplyFrom(*pb.ChangedReply) (none, error) { return none{}, nil }
 
 func goodbyeRequestTo(q GoodbyeRequest) *pb.GoodbyeRequest {
-	return &pb.GoodbyeRequest{From: q.From[:], LastAck: q.LastAck}
+	return &pb.GoodbyeRequest{From: q.From[:], LastAck: q.LastAck, Mapped: q.Mapped}
 }
 
 func goodbyeRequestFrom(m *pb.GoodbyeRequest) (GoodbyeRequest, error) {
 	from, err := incarnationFrom("from", m.GetFrom())
-	return GoodbyeRequest{From: from, LastAck: m.GetLastAck()}, err
+	return GoodbyeRequest{From: from, LastAck: m.GetLastAck(), Mapped: m.GetMapped()}, err
 }
 
 func goodbyeReplyTo(goodbyeReply) *pb.GoodbyeReply            { return &pb.GoodbyeReply{} }

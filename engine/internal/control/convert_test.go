@@ -45,6 +45,7 @@ func TestConversionsRoundTrip(t *testing.T) {
 	roundTrip(t, ProbeReply{Node: node("b", 2)}, probeReplyTo, probeReplyFrom)
 	roundTrip(t, ChangeRequest{From: incarnation(1), Transports: someTransports(), Version: 1 << 63}, changedRequestTo, changedRequestFrom)
 	roundTrip(t, GoodbyeRequest{From: incarnation(1)}, goodbyeRequestTo, goodbyeRequestFrom)
+	roundTrip(t, GoodbyeRequest{From: incarnation(1), Mapped: true}, goodbyeRequestTo, goodbyeRequestFrom)
 	q := someHello()
 	q.Session, q.Replaces, q.Version = 1<<64-1, 1<<63, 1<<64-1
 	q.Transports = manyTransports(maxTransports)

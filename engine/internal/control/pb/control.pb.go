@@ -874,7 +874,10 @@ type GoodbyeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	From  []byte                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// A CTRL_ACK frame for all that was received, or empty.
-	LastAck       []byte `protobuf:"bytes,2,opt,name=last_ack,json=lastAck,proto3" json:"last_ack,omitempty"`
+	LastAck []byte `protobuf:"bytes,2,opt,name=last_ack,json=lastAck,proto3" json:"last_ack,omitempty"`
+	// A process of the sender's does not die, and may map memory that the receiver
+	// has exported. Older receivers do not look.
+	Mapped        bool `protobuf:"varint,3,opt,name=mapped,proto3" json:"mapped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -921,6 +924,13 @@ func (x *GoodbyeRequest) GetLastAck() []byte {
 		return x.LastAck
 	}
 	return nil
+}
+
+func (x *GoodbyeRequest) GetMapped() bool {
+	if x != nil {
+		return x.Mapped
+	}
+	return false
 }
 
 type GoodbyeReply struct {
@@ -1389,10 +1399,11 @@ const file_engine_internal_control_pb_control_proto_rawDesc = "" +
 	"transports\x18\x02 \x03(\v2\x1c.hawser.control.v1.TransportR\n" +
 	"transports\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\"\x0e\n" +
-	"\fChangedReply\"?\n" +
+	"\fChangedReply\"W\n" +
 	"\x0eGoodbyeRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\fR\x04from\x12\x19\n" +
-	"\blast_ack\x18\x02 \x01(\fR\alastAck\"\x0e\n" +
+	"\blast_ack\x18\x02 \x01(\fR\alastAck\x12\x16\n" +
+	"\x06mapped\x18\x03 \x01(\bR\x06mapped\"\x0e\n" +
 	"\fGoodbyeReply\"\x98\x01\n" +
 	"\fFenceRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\fR\x04from\x12\x0e\n" +
