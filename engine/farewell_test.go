@@ -166,6 +166,30 @@ func TestAProviderRecallsWhatItHasExported(t *testing.T) {
 	}
 }
 
+// Consumers are asked, too, if Close has no time left: those that are idle answer
+// at once, and nobody can ask them later.
+func TestAProviderRecallsInNoTime(t *testing.T) {
+	moving(t, func(w *world) {
+		w.reluctant("a:1", 200*time.Millisecond, true)
+		a, b, mine, theirs, g, _ := w.movers(100)
+		if err := w.write(a, mine, theirs, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		theirs.region.HandleKind = sdk.IPCHandle
+		over, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := b.Close(over); err != nil {
+			t.Error(err)
+		}
+		if err := theirs.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		_ = g.Close()
+		w.shut(a)
+		w.giveUp()
+	})
+}
+
 // Of what its consumers have not given up by then, since they are silent or the
 // time is over, a region's Close says so at once, and does not take it for free:
 // an operator may.
@@ -250,7 +274,7 @@ func TestAConsumersProcessThatDoesNotDie(t *testing.T) {
 			delete(w.configs, "a:1")
 			next := w.open("a:1")
 			w.connectedAt(next, "b:1")
-			short, stop = context.WithTimeout(context.Background(), time.Hour)
+			short, stop = context.WithTimeout(context.Background(), time.Minute)
 			defer stop()
 			says(t, theirs.Close(short), []Code{Busy}, []string{"of which a process does not die"}, nil)
 			if n := b.stats.descriptors[descNotTold].Load() - untold; n > 1 {

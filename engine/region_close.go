@@ -105,7 +105,6 @@ func (m *memory) release(ctx context.Context, r *Region) error {
 		select {
 		case <-changed:
 		case <-time.After(silenceCheck):
-		case <-m.e.closed:
 		case <-ctx.Done():
 			return busy(r, holders)
 		}
@@ -122,8 +121,8 @@ func (m *memory) release(ctx context.Context, r *Region) error {
 }
 
 // recall withdraws what is exported, before the engine's end, and waits until
-// nobody maps it, while ctx lasts and its readers answer: who is silent may be so
-// for ever.
+// nobody maps it, while ctx lasts, and a moment at least, and its readers answer:
+// who is silent may be so for ever.
 func (m *memory) recall(ctx context.Context) error {
 	defer m.settle()
 	m.mu.Lock()
@@ -132,6 +131,8 @@ func (m *memory) recall(ctx context.Context) error {
 	for _, r := range regions {
 		m.withdraw(r)
 	}
+	var done <-chan struct{}
+	atLeast := time.After(goodbyeTimeout)
 	for began := time.Now(); ; m.e.freeze.Awake() {
 		held, answer, changed := m.heldStill(regions, began)
 		if !answer {
@@ -140,7 +141,9 @@ func (m *memory) recall(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-time.After(silenceCheck):
-		case <-ctx.Done():
+		case <-atLeast:
+			done = ctx.Done()
+		case <-done:
 			return held
 		}
 	}
