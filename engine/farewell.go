@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/hawser-transport/hawser/engine/internal/control"
+	"github.com/hawser-transport/hawser/sdk"
 )
 
 // goodbyeTimeout is what a goodbye may take, and so may what has to be given up
@@ -65,6 +66,29 @@ func (e *Engine) lateFarewell(ctx context.Context, late []owed) {
 		})
 	}
 	calls.Wait()
+}
+
+// leave has the transports give up what they hold of a provider's memory, for
+// good, and waits a moment for that. It reports whether nothing is left.
+func (m *memory) leave(ctx context.Context, i Incarnation) bool {
+	for _, s := range m.lives(i) {
+		s.die(sdk.Errorf(sdk.Closed, "the engine was closed"))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+	defer cancel()
+	for {
+		m.mu.Lock()
+		changed := m.changed
+		m.mu.Unlock()
+		if len(m.lives(i)) == 0 {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 func (e *Engine) goodbye(ctx context.Context, client control.Client, lastAck []byte, mapped bool) {

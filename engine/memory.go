@@ -322,29 +322,6 @@ func (m *memory) uses(i Incarnation) bool {
 	return slices.ContainsFunc(m.lives(i), func(s *source) bool { return s.mover.uses() })
 }
 
-// leave has the transports give up what they hold of a provider's memory, for
-// good, and waits a moment for that. It reports whether nothing is left.
-func (m *memory) leave(ctx context.Context, i Incarnation) bool {
-	for _, s := range m.lives(i) {
-		s.die(sdk.Errorf(sdk.Closed, "the engine was closed"))
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
-	defer cancel()
-	for {
-		m.mu.Lock()
-		changed := m.changed
-		m.mu.Unlock()
-		if len(m.lives(i)) == 0 {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
-
 // retire moves transfers off an instance, and returns how many of its endpoints
 // are still in use.
 func (m *memory) retire(inst *pluginhost.Instance) int {

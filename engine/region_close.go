@@ -122,9 +122,12 @@ func (m *memory) release(ctx context.Context, r *Region) error {
 
 // recall withdraws what is exported, before the engine's end, and waits until
 // nobody maps it, while ctx lasts, and a moment at least, and its readers answer:
-// who is silent may be so for ever.
+// who is silent may be so for ever, and so may who has a process that does not
+// die, and answers.
 func (m *memory) recall(ctx context.Context) error {
 	defer m.settle()
+	ctx, cancel := context.WithTimeout(ctx, m.e.longest+settleOps+fenceTime) // which no op outlasts
+	defer cancel()
 	m.mu.Lock()
 	regions := slices.DeleteFunc(slices.Clone(m.regions), func(r *Region) bool { return !r.exported() })
 	m.mu.Unlock()
