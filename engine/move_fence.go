@@ -39,6 +39,11 @@ func (m *mover) fencingLocked(ch *channel, chunks []*chunk, reason string, own b
 			add(c)
 		}
 	}
+	for _, c := range chunks {
+		if c.flush != nil {
+			m.flushLocked(c.flush) // over the other endpoints
+		}
+	}
 	if len(pieces) == 0 {
 		return
 	}

@@ -127,6 +127,7 @@ func (m *mover) doneLocked(c *chunk) {
 		for _, x := range c.lands {
 			m.settleLocked(x.op)
 		}
+		m.flushLocked(c.flush) // what has landed since, even if those have all failed
 		return
 	}
 	o := c.op
@@ -323,6 +324,7 @@ func (m *mover) settleLocked(o *op) {
 	o.restLocked()
 	switch {
 	case o.posted > 0:
+		m.flushLocked(o.target) // one that has failed keeps no others waiting
 	case o.ended:
 		m.doneWithLocked(o) // it was reported before
 	case o.err != nil:
