@@ -78,10 +78,12 @@ func (s *source) announcedLocked(l *lane, o *op, now time.Time) knowledge {
 		if err != nil {
 			x.retry = time.Now().Add(s.e.spread(helloMax))
 		}
-		gone := s.told[key] != x
+		gone, all := s.told[key] != x, s.dead != nil
 		s.mu.Unlock()
 		if gone { // taken back meanwhile, or the provider is dead, or the instance
-			s.takeBack(inst, r.Capability)
+			if all || !k.c.IsZero() { // a withdrawal without capability is of all regions
+				s.takeBack(inst, k.c)
+			}
 			s.left(k)
 		}
 		s.mover.stir()

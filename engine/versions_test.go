@@ -21,12 +21,17 @@ type listening struct {
 	*undying
 	w    *world
 	said []sdk.RemoteRegion
+	// before, unless it is nil, is called before the transport hears of a region.
+	before func(sdk.RemoteRegion)
 }
 
 func (l *listening) Announce(ctx context.Context, r sdk.RemoteRegion) error {
 	l.w.mu.Lock()
 	l.said = append(l.said, r)
 	l.w.mu.Unlock()
+	if l.before != nil {
+		l.before(r)
+	}
 	return l.undying.Announce(ctx, r)
 }
 
@@ -104,6 +109,61 @@ func TestTheNextVersionWaitsForTheOpsOfTheLast(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A region without capability that a transport has heard of too late leaves the
+// others of its provider: there is no withdrawal of it alone. With the provider's
+// life all of them end.
+func TestALateAnnouncementOfAnOlderProvider(t *testing.T) {
+	moving(t, func(w *world) {
+		const base = 1 << 40
+		heard, letGo := w.listening("a:1"), make(chan struct{}, 2)
+		heard.before = func(r sdk.RemoteRegion) {
+			if r.Base == base {
+				<-letGo
+			}
+		}
+		a, b := w.open("a:1"), w.open("b:1")
+		defer w.giveUp()
+		defer w.shut(a, b)
+		defer close(letGo)
+		mine, one, two := w.region(a, 100, RegionOptions{}), w.regionAt(b, 100, base), w.regionAt(b, 100, 2*base)
+		b.withoutCapabilities()
+		g := w.segment(a, "b:1")
+		defer g.Close()
+		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: one.Address(), Length: 100})
+		synctest.Wait()
+		x.Cancel()
+		if err := w.done(x); len(heard.versions(Capability{}, base)) != 1 {
+			t.Fatalf("not announced: %v", err)
+		}
+		w.region(b, 100, RegionOptions{})
+		b.withoutCapabilities()
+		if err := g.Refresh(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.write(a, mine, two, g, 100); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait() // what is of the last version is withdrawn
+		letGo <- struct{}{}
+		synctest.Wait()
+		if _, theirs := w.fast.Regions("a:1"); theirs != 2 {
+			t.Errorf("the transport has %d regions", theirs)
+		}
+		x = w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: one.Address(), Length: 100})
+		synctest.Wait()
+		theOnly(t, a).die(sdk.Errorf(sdk.Unavailable, "test: its life is over"))
+		if err := w.done(x); len(heard.versions(Capability{}, base)) != 2 {
+			t.Fatalf("not announced again: %v", err)
+		}
+		synctest.Wait() // all that it has is taken back
+		letGo <- struct{}{}
+		synctest.Wait()
+		if _, theirs := w.fast.Regions("a:1"); theirs != 0 {
+			t.Errorf("the transport has %d regions of a life that is over", theirs)
+		}
+	})
 }
 
 // An op's region is announced as what it was in the descriptor that had it: the
