@@ -50,3 +50,47 @@ func benchmarkSubmit(b *testing.B, pieces int) {
 		}
 	}
 }
+
+// BenchmarkSubmitMany is a transfer of the most ops that there may be, from its
+// Submit to its end, between ever more pairs of regions.
+func BenchmarkSubmitMany(b *testing.B) {
+	for _, regions := range []int{1, 16, 256} {
+		b.Run(fmt.Sprint("regions=", regions), func(b *testing.B) { benchmarkSubmitMany(b, regions) })
+	}
+}
+
+func benchmarkSubmitMany(b *testing.B, regions int) {
+	from, to := benchmarked(b, nil, nil)
+	var here, there []*Region
+	for _, x := range []struct {
+		e    *Engine
+		list *[]*Region
+	}{{from, &here}, {to, &there}} {
+		for range regions {
+			r, err := x.e.AllocateHost(4096, RegionOptions{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			*x.list = append(*x.list, r)
+		}
+	}
+	ctx := context.Background()
+	g, err := from.OpenSegment(ctx, "b:1")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ops := make([]Op, maxOps)
+	for i := range ops {
+		ops[i] = Op{Kind: Write, Local: here[i%regions], Segment: g, Address: there[i/regions%regions].Address(), Length: 1}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		t, err := from.Submit(ctx, ops, SubmitOptions{})
+		if err == nil {
+			err = t.Wait(ctx)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}

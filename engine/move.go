@@ -56,11 +56,12 @@ type mover struct {
 	// forgotten is the highest generation of a lane that was forgotten.
 	forgotten uint64
 	serial    uint64 // of an op
-	queue     []*op  // with something unsent, in turn
+	queue     turns  // ops with something unsent
 	live      map[*op]struct{}
 	reported  int // of live, those that have ended as OutcomeUnknown
 	pumping   bool
 	again     bool // there may be more to do than the pump has seen
+	wide      bool // and that may be more than what there is room for now
 	ways      []spread.Way
 	opsDue    time.Time // when the next op has to end, or is given up, at the earliest
 	timer     *time.Timer
@@ -230,6 +231,12 @@ func (m *mover) stir() {
 // pumpLocked posts what there is room for. The lock is released while a
 // transport takes frames; what comes meanwhile is posted by this goroutine, too.
 func (m *mover) pumpLocked() {
+	m.wide = true
+	m.refillLocked()
+}
+
+// refillLocked is pumpLocked where nothing has changed but that there is room.
+func (m *mover) refillLocked() {
 	if m.self() {
 		m.copyQueuedLocked()
 		return
@@ -239,9 +246,10 @@ func (m *mover) pumpLocked() {
 		return
 	}
 	m.pumping = true
+	var now time.Time
 	for m.again {
 		m.again = false
-		now := time.Now()
+		now = time.Now()
 		m.reapLocked(now)
 		for _, ch := range m.fillLocked(now) {
 			frames := ch.frames
@@ -254,7 +262,7 @@ func (m *mover) pumpLocked() {
 		}
 	}
 	m.pumping = false
-	m.armLocked(time.Now())
+	m.armLocked(now) // of the last look: what fell due since then is not past
 }
 
 // channelsLocked is every endpoint that is connected, replaced ones included.
@@ -278,7 +286,7 @@ const maxBatchOps = 64
 
 // fillLocked makes frames of what can be posted, and returns the endpoints that
 // have some. Ops take turns, a chunk at a time, so that a small one does not
-// wait for all of a large one.
+// wait for all of a large one, nor one that can go for those that cannot.
 func (m *mover) fillLocked(now time.Time) (full []*channel) {
 	add := func(ch *channel) {
 		if len(ch.frames) == 1 {
@@ -293,44 +301,59 @@ func (m *mover) fillLocked(now time.Time) (full []*channel) {
 			add(ch)
 		}
 	}
-	for blocked := 0; blocked < min(len(m.queue), maxPassed); {
-		o := m.queue[0]
-		m.queue = m.queue[1:]
-		o.queued = false
-		if len(o.spans) == 0 || o.err != nil || o.stale != nil {
-			continue
+	var waiting []*group
+	wide := m.wide
+	m.wide = false
+	for wide || len(waiting) < maxWaiting || m.roomLocked(now) {
+		o, g := m.queue.next()
+		if o == nil {
+			break
 		}
-		ch := m.placeLocked(o, now)
-		if len(o.spans) > 0 && o.err == nil {
-			m.enqueueLocked(o)
+		ch := m.placeLocked(o, g, now)
+		switch {
+		case ch != nil:
+			m.queue.take()
+			if len(o.spans) > 0 {
+				m.enqueueLocked(o)
+			}
+			add(ch)
+		case o.err == nil:
+			waiting = append(waiting, m.queue.setAside())
 		}
-		if ch == nil {
-			blocked++
-			continue
-		}
-		blocked = 0
-		add(ch)
-		if len(ch.frames) >= maxBatchOps {
-			m.again = true
+		if ch != nil && len(ch.frames) >= maxBatchOps {
+			m.again, m.wide = true, m.wide || wide
 			break
 		}
 	}
+	m.queue.putBack(waiting)
 	return full
+}
+
+// maxWaiting is how many groups of ops are looked at in vain where no endpoint has
+// room: they would be for each outcome.
+const maxWaiting = 64
+
+// roomLocked reports whether an endpoint has room for more.
+func (m *mover) roomLocked(now time.Time) bool {
+	return slices.ContainsFunc(m.order, func(l *lane) bool {
+		ch := l.ch
+		return ch != nil && ch.canSend(now) && ch.ops < ch.limits.Inflight && ch.bytes < uint64(ch.limits.InflightBytes)
+	})
 }
 
 // placeLocked posts the next chunk of an op, if there is a way with room, and
 // returns its endpoint.
-func (m *mover) placeLocked(o *op, now time.Time) *channel {
-	ch, stranded := m.chooseLocked(o, now)
+func (m *mover) placeLocked(o *op, g *group, now time.Time) *channel {
+	ch, stranded := m.chooseLocked(o, g, now)
 	if stranded {
-		m.strandedLocked(o, now) // may end it, and so need the source's lock
+		m.strandedLocked(o, g, now) // may end it, and so need the source's lock
 	}
 	return ch
 }
 
 // chooseLocked is placeLocked under the source's lock, too. It reports whether no
 // way takes the op now.
-func (m *mover) chooseLocked(o *op, now time.Time) (ch *channel, stranded bool) {
+func (m *mover) chooseLocked(o *op, g *group, now time.Time) (ch *channel, stranded bool) {
 	s := m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,6 +386,7 @@ func (m *mover) chooseLocked(o *op, now time.Time) (ch *channel, stranded bool) 
 			o.spans = o.spans[1:]
 		}
 		o.posted, o.touched = o.posted+1, true
+		g.able(o, now)
 		l.ch.post(&chunk{op: o, span: piece}, now)
 		return l.ch, false
 	}
@@ -370,7 +394,7 @@ func (m *mover) chooseLocked(o *op, now time.Time) (ch *channel, stranded bool) 
 		m.connectLocked(m.order[c.Connect], now)
 	}
 	if able || c.Wait {
-		o.ableAt = now
+		g.able(o, now)
 	}
 	return nil, !c.Wait
 }
@@ -416,48 +440,6 @@ const (
 	// laneRetry is the longest wait before a lane is connected again.
 	laneRetry = 5 * time.Second
 )
-
-// strandedLocked deals with an op that no way takes now. If none could at any
-// time the descriptor may be out of date: it is asked for once.
-func (m *mover) strandedLocked(o *op, now time.Time) {
-	if err := m.s.e.watch.allow(m.s.a.address, now); err != nil && !m.connectedLocked() {
-		m.failLocked(o, err)
-		return
-	}
-	if o.ableAt.Equal(now) {
-		return
-	}
-	if m.demandsLocked(o) {
-		o.ableAt = now
-		return
-	}
-	if !o.refreshed {
-		o.refreshed = true
-		o.ableAt = now
-		m.s.e.tasks.Go(func() {
-			_, _ = m.s.refresh(m.s.e.ctx)
-			m.mu.Lock()
-			o.upToDate = true
-			m.mu.Unlock()
-			m.stir()
-		})
-		return
-	}
-	hopeless := o.upToDate && !m.s.e.transports.mayMove(o) // no transport here comes back that could
-	if !hopeless && now.Sub(o.ableAt) < strandedFor || m.cutOffLocked(o) {
-		return
-	}
-	for _, l := range m.all { // those, too, whose transport may be starting again
-		if l.reaches(o) && now.Sub(o.ableAt) < registeringFor {
-			return
-		}
-		if l.reaches(o) {
-			m.failLocked(o, sdk.Errorf(sdk.Unavailable, "no transport that both sides run has the region now"))
-			return
-		}
-	}
-	m.failLocked(o, sdk.Errorf(sdk.Unsupported, "no transport that both sides run moves %v memory to or from %v memory: %s", o.local.region.Kind, o.buffer.Kind, m.unfit()))
-}
 
 // unfit says of each transport why it does not move what none does.
 func (m *mover) unfit() string {

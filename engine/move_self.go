@@ -19,7 +19,7 @@ func (m *mover) self() bool { return m.s.incarnation == m.s.e.incarnation }
 
 // copyQueuedLocked is pumpLocked to oneself.
 func (m *mover) copyQueuedLocked() {
-	if !m.pumping && len(m.queue) > 0 {
+	if !m.pumping && len(m.queue.heap) > 0 {
 		m.pumping = true
 		m.s.e.tasks.Go(m.copyQueued)
 	}
@@ -29,13 +29,13 @@ func (m *mover) copyQueuedLocked() {
 func (m *mover) copyQueued() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.queue) > 0 {
-		o := m.queue[0]
-		m.queue = m.queue[1:]
-		o.queued = false
-		if len(o.spans) > 0 { // it has not failed
-			m.copyLocked(o)
+	for {
+		o, _ := m.queue.next()
+		if o == nil {
+			break
 		}
+		m.queue.take()
+		m.copyLocked(o)
 	}
 	m.pumping = false
 	m.armLocked(time.Now())

@@ -44,8 +44,8 @@ func (g *Segment) stopped() (step, release func()) {
 	step = func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		o := m.queue[0]
-		m.queue, o.queued = m.queue[1:], false
+		o, _ := m.queue.next()
+		m.queue.take()
 		m.copyLocked(o)
 	}
 	return step, func() {
@@ -264,7 +264,7 @@ func TestACopyThatIsAbortedKeepsItsMemory(t *testing.T) {
 		x := w.submit(a, SubmitOptions{}, Op{Kind: Write, Local: mine, Segment: g, Address: other.Address(), Length: 100})
 		m := &g.cur.mover
 		m.mu.Lock()
-		o := m.queue[0]
+		o, _ := m.queue.next()
 		o.posted = 1 // as copyLocked does
 		m.mu.Unlock()
 		m.abort()

@@ -395,3 +395,79 @@ func TestATransportThatStartsAgainIsWaitedFor(t *testing.T) {
 		route(routes)
 	})
 }
+
+// Ops that wait, however many, hold up none that can go at once.
+func TestOpsThatWaitHoldUpNoOthers(t *testing.T) {
+	for _, regions := range []int{1, 2 * maxWaiting} {
+		moving(t, func(w *world) {
+			const size = 200 * 4096
+			heard, letGo := w.listening("a:1"), make(chan struct{})
+			c := w.configs["a:1"]
+			c.Transfer.ChunkBytes = 4096
+			w.configs["a:1"] = c
+			a, b, mine, theirs, g, end := w.movers(size)
+			defer end()
+			other := w.region(b, 4096, RegionOptions{})
+			heard.before = func(r sdk.RemoteRegion) {
+				if r.Base == other.Address() {
+					<-letGo
+				}
+			}
+			var others []*Region
+			for range regions {
+				others = append(others, w.region(a, 4096, RegionOptions{}))
+			}
+			if err := w.write(a, mine, theirs, g, 1); err != nil {
+				t.Fatal(err)
+			}
+			ops := make([]Op, maxOps)
+			for i := range ops {
+				ops[i] = Op{Kind: Write, Local: others[i%regions], Segment: g, Address: other.Address(), Length: 1}
+			}
+			x := w.submit(a, SubmitOptions{}, ops...)
+			synctest.Wait()
+			began := time.Now()
+			for range 3 {
+				if err := w.write(a, mine, theirs, g, size); err != nil {
+					t.Error(err)
+				}
+			}
+			if took := time.Since(began); took > 10*time.Millisecond || x.Progress().Done > 0 {
+				t.Errorf("%d regions: it took %v, %+v", regions, took, x.Progress())
+			}
+			close(letGo)
+			if err := w.done(x); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Ops that no way takes end together, however many.
+func TestOpsWithoutAWayEndTogether(t *testing.T) {
+	moving(t, func(w *world) {
+		a, b, mine, theirs, g, end := w.movers(100)
+		defer end()
+		if err := w.write(a, mine, theirs, g, 1); err != nil {
+			t.Fatal(err)
+		}
+		s := a.memory.source(b.incarnation)
+		s.mover.routed(nil)
+		s.mover.stir()
+		ops := make([]Op, 5000)
+		for i := range ops {
+			ops[i] = Op{Kind: Write, Local: mine, Segment: g, Address: theirs.Address(), Length: 1}
+		}
+		began := time.Now()
+		fetched := a.stats.descriptors[descFetched].Load()
+		if err := w.done(w.submit(a, SubmitOptions{}, ops...)); !errors.Is(err, Unavailable) || !errors.Is(err, NotSent) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < registeringFor || took > 2*registeringFor {
+			t.Errorf("it took %v", took)
+		}
+		if n := a.stats.descriptors[descFetched].Load() - fetched; n > 3 {
+			t.Errorf("the descriptor was asked for %d times", n)
+		}
+	})
+}

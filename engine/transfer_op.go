@@ -35,15 +35,14 @@ type op struct {
 	spans     []spread.Span // unsent
 	posted    int           // chunks that are posted or fencing
 	serial    uint64        // of its mover
-	queued    bool          // it is in the mover\'s queue
+	group     *group        // in the mover's queue, or nil
 	rests     bool          // nothing of it has to be moved any more, as far as is known
 	landed    []*chunk
-	touched   bool  // something was posted, ever
-	stale     error // a transport's word that the route is; nothing is sent meanwhile
-	asking    bool  // the descriptor is being asked for because of that
-	refreshed bool  // the descriptor was asked for since nothing fitted
-	upToDate  bool  // and that is over
-	ableAt    time.Time
+	touched   bool      // something was posted, ever
+	stale     error     // a transport's word that the route is; nothing is sent meanwhile
+	asking    bool      // the descriptor is being asked for because of that
+	refreshed bool      // the descriptor was asked for already
+	ableAt    time.Time // when a way could last carry it
 	unknown   bool      // a chunk's fence will never be confirmed
 	err       error     // it is to fail with
 	settleBy  time.Time // since it is to fail: until when its chunks may end on their own
@@ -225,12 +224,7 @@ func (m *mover) backLocked(c *chunk, lane uint64, fail error) {
 	m.settleLocked(o)
 }
 
-func (m *mover) enqueueLocked(o *op) {
-	if !o.queued {
-		o.queued = true
-		m.queue = append(m.queue, o)
-	}
-}
+func (m *mover) enqueueLocked(o *op) { m.queue.add(o) }
 
 // staleLocked deals with an op of which nothing is under way, and whose region
 // a transport does not know. If that is news the descriptor is asked for, once,
