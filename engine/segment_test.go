@@ -540,8 +540,8 @@ func TestACancelledQuestion(t *testing.T) {
 		defer end()
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		w.network.Silence("a:1", "", true)
-		defer w.network.Silence("a:1", "", false)
+		w.network.Freeze("a:1", true)
+		defer w.network.Freeze("a:1", false)
 		_, hello := a.OpenSegment(ctx, "c:1")
 		for what, err := range map[string]error{"descriptor of ": g.Refresh(ctx), "hello": hello} {
 			says(t, err, []Code{NotSent}, []string{"cancelled before", what}, []string{"in time"})
