@@ -16,7 +16,7 @@ func (a *association) connectLocked(p *path, now time.Time) {
 	if p.connecting != nil || p.ep != nil && !p.stale() || p.retryAt.After(now) || a.e.ctx.Err() != nil || a.silentLocked(now) != nil {
 		return
 	}
-	p.generation++
+	p.generation = a.e.generations.next(p.generation)
 	p.own = p.generation
 	t := a.targetLocked(p)
 	ep := a.newEndpointLocked(p)

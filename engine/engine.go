@@ -66,6 +66,8 @@ type Engine struct {
 	memory     memory
 	transfers  pending // that have not ended
 
+	generations generations
+
 	surface surface // what can be seen from outside
 
 	closing atomic.Bool

@@ -145,10 +145,14 @@ func memoryCases() []metricCase {
 	var first func() *undying
 	add("memory: a plugin that does not go", "b:1", func(w *world) { first = w.undying("b:1") },
 		func(w *world, a, b *Engine, mine, theirs *Region, g *Segment) {
+			m := &a.memory.source(b.incarnation).mover
+			m.mu.Lock()
+			generation := m.lanes[laneKey{"fast", "p0", 0}].generation
+			m.mu.Unlock()
 			w.fast.Kill("b:1")
 			synctest.Wait()
 			err := (&answers{b, make(chan struct{})}).Fence(short(time.Second), control.FenceRequest{
-				From: a.incarnation, To: b.incarnation, Transport: "fast", Path: "p0", Generation: 1,
+				From: a.incarnation, To: b.incarnation, Transport: "fast", Path: "p0", Generation: generation,
 			})
 			if err == nil {
 				w.t.Error("fenced")

@@ -53,19 +53,18 @@ type mover struct {
 	order  []*lane // those that can be used, best first
 	cut    []route // transports that both sides run, and have no path now
 	lastID uint64  // of a lane
-	// forgotten is the highest generation of a lane that was forgotten.
-	forgotten uint64
-	serial    uint64 // of an op
-	queue     turns  // ops with something unsent
-	live      map[*op]struct{}
-	reported  int // of live, those that have ended as OutcomeUnknown
-	pumping   bool
-	again     bool // there may be more to do than the pump has seen
-	wide      bool // and that may be more than what there is room for now
-	ways      []spread.Way
-	opsDue    time.Time // when the next op has to end, or is given up, at the earliest
-	timer     *time.Timer
-	armed     time.Time
+	serial uint64  // of an op
+
+	queue    turns // ops with something unsent
+	live     map[*op]struct{}
+	reported int // of live, those that have ended as OutcomeUnknown
+	pumping  bool
+	again    bool // there may be more to do than the pump has seen
+	wide     bool // and that may be more than what there is room for now
+	ways     []spread.Way
+	opsDue   time.Time // when the next op has to end, or is given up, at the earliest
+	timer    *time.Timer
+	armed    time.Time
 }
 
 // lane is one endpoint for memory, or the place of one: a transport's path, and
@@ -118,7 +117,7 @@ func (m *mover) routed(routes []route) {
 				l := m.lanes[k]
 				if l == nil {
 					m.lastID++
-					l = &lane{laneKey: k, id: m.lastID, generation: m.forgotten}
+					l = &lane{laneKey: k, id: m.lastID}
 					m.lanes[k] = l
 					m.all = append(m.all, l)
 				}
@@ -150,8 +149,7 @@ func (m *mover) routed(routes []route) {
 // has a say in.
 const maxLanes = 512
 
-// pruneLocked forgets lanes that are neither in use nor listed any more, but not
-// how far their generations had come: those only grow.
+// pruneLocked forgets lanes that are neither in use nor listed any more.
 func (m *mover) pruneLocked() {
 	if len(m.all) <= maxLanes {
 		return
@@ -160,7 +158,6 @@ func (m *mover) pruneLocked() {
 		if l.ch != nil || len(l.retiring) > 0 || slices.Contains(m.order, l) {
 			return false
 		}
-		m.forgotten = max(m.forgotten, l.generation)
 		delete(m.lanes, l.laneKey)
 		return true
 	})

@@ -240,7 +240,7 @@ func (m *mover) connectLocked(l *lane, now time.Time) {
 		m.again, m.wide = true, true // another way, or none
 		return
 	}
-	l.generation++
+	l.generation = m.s.e.generations.next(l.generation)
 	ch := &channel{
 		m: m, l: l, generation: l.generation, inst: l.inst, remote: l.remote, limits: l.limits, begun: now,
 		carried: m.s.e.stats.of(l.transport),

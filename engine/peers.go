@@ -94,7 +94,8 @@ type PathStatus struct {
 	State string
 	Since time.Time
 	// Instance is the transport's instance here that the endpoint belongs to,
-	// or will, PeerInstance the peer's; Generation counts endpoints.
+	// or will, PeerInstance the peer's; Generation grows with each
+	// endpoint.
 	Instance, PeerInstance, Generation uint64
 	// InFlight is frames given to the transport that have no outcome yet,
 	// Pending notifications that were last sent this way and have not ended,

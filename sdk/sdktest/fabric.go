@@ -62,6 +62,7 @@ type Fabric struct {
 	frozen   map[string]bool
 	held     map[string]bool // nodes that do not carry out writes
 	unfenced bool            // an end does not stop what was held: a defect
+	lax      bool            // Connect takes any generation, so that Accept has to refuse
 	lost     map[lost]bool
 	changed  chan struct{} // closed and replaced when a link may have healed
 	counters FabricCounters

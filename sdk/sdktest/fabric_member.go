@@ -28,7 +28,8 @@ type member struct {
 	draining bool
 	progress uint64
 	ends     map[*end]struct{}
-	newest   map[newestKey]uint64
+	newest   map[newestKey]uint64 // accepted
+	tried    map[newestKey]uint64 // the newest that this side has connected, or tried to
 	regions  map[sdk.Capability]*fabricRegion
 	remotes  []*fabricRemote
 }
@@ -98,7 +99,7 @@ func (m *member) Configure(_ context.Context, cfg sdk.Config) (sdk.Setup, error)
 	m.cfg = cfg
 	m.addr = fmt.Sprintf("%s/%d/%d", m.node, cfg.Instance, f.serial)
 	m.ends = map[*end]struct{}{}
-	m.newest = map[newestKey]uint64{}
+	m.newest, m.tried = map[newestKey]uint64{}, map[newestKey]uint64{}
 	m.regions = map[sdk.Capability]*fabricRegion{}
 	f.members[m.addr] = m
 	setup := sdk.Setup{Attributes: sdk.Attributes{attrAddr: m.addr, attrPaths: strings.Join(f.opt.Paths, ",")}}
@@ -226,10 +227,16 @@ func (m *member) Connect(ctx context.Context, t sdk.Target, exchange sdk.Exchang
 	}
 	m.f.mu.Lock()
 	m.f.serial++
-	token, draining := m.f.serial, m.draining
+	token, draining, tried := m.f.serial, m.draining, m.tried[newestOf(t)]
+	if !draining {
+		m.tried[newestOf(t)] = max(tried, t.Generation)
+	}
 	m.f.mu.Unlock()
 	if draining {
 		return nil, errDraining
+	}
+	if t.Generation < tried && !m.f.lax {
+		return nil, sdk.Errorf(sdk.Refused, "generation %d is older than %d", t.Generation, tried)
 	}
 	msg, err := json.Marshal(offer{m.addr, t.Path, token, t.Generation, t.Local, t.Peer, t.Use, t.Lane})
 	if err != nil {

@@ -140,7 +140,7 @@ func moveMutantHarness(make func() moveDefect) Harness {
 	fabric := h.New
 	h.New = func(t testing.TB) sdk.Transport {
 		inner := fabric(t)
-		inner.(*member).f.unfenced = d.unfenced
+		inner.(*member).f.unfenced, inner.(*member).f.lax = d.unfenced, d.accept != nil
 		return &moveMutant{inner, inner.(sdk.Mover), &d}
 	}
 	return h

@@ -624,6 +624,7 @@ func mutantHarness(make func() defect) Harness {
 			made := make()
 			d = &made
 		}
+		inner.(*member).f.lax = d.accept != nil
 		return &mutant{inner, inner.(sdk.Notifier), inner.(sdk.Prober), inner.(sdk.Drainer), *d}
 	}
 	return h
