@@ -14,9 +14,14 @@ import (
 // of which has a stream of its own so that the others do not wait.
 const maxOpened = 64
 
-// lane finds the stream for a task. One that waits for an event goes behind it,
-// with the others that wait for the same: a wait is for what the event was
-// recorded after now, so each has its own.
+// place reports whether a task's event, if it has one, can be waited for now.
+func (w *worker) place(t *task) bool {
+	return t.op.Event == nil || len(w.opened) < maxOpened || w.opened[cuda.EventHandle(*t.op.Event)] != nil
+}
+
+// lane finds the stream for a task that has its place. One that waits for an
+// event goes behind it, with the others that wait for the same: a wait is for
+// what the event was recorded after now, so each has its own.
 func (w *worker) lane(c cuda.Context, t *task) (*lane, error) {
 	if t.op.Event == nil {
 		w.next++
@@ -25,9 +30,6 @@ func (w *worker) lane(c cuda.Context, t *task) (*lane, error) {
 	h := cuda.EventHandle(*t.op.Event)
 	l := w.opened[h]
 	if l == nil {
-		if len(w.opened) >= maxOpened {
-			return nil, sdk.Errorf(sdk.Busy, "mnnvl: %d events are waited for, the limit", maxOpened)
-		}
 		event, err := c.OpenEvent(h)
 		if codeOf(err) == sdk.StaleCapability {
 			// It is not the region that the handle led to.

@@ -208,7 +208,7 @@ func (w *worker) run(c cuda.Context) error {
 
 // submit queues the copies that there is room for.
 func (w *worker) submit(c cuda.Context) {
-	n := 0
+	n, held := 0, 0
 	for ; n < len(w.pending); n++ {
 		t := w.pending[n]
 		if t.op.Event == nil && w.posted > 0 && w.posted+t.op.Length > maxPosted {
@@ -223,11 +223,14 @@ func (w *worker) submit(c cuda.Context) {
 			w.finish(t, sdk.NotPosted, sdk.Unavailable)
 		case !t.leased && !w.lease(t):
 			w.fetching.Go(func() { w.fetch(t) })
+		case !w.place(t): // others go past it
+			w.pending[held] = t
+			held++
 		default:
 			w.copy(c, t)
 		}
 	}
-	rest := copy(w.pending, w.pending[n:])
+	rest := held + copy(w.pending[held:], w.pending[n:])
 	clear(w.pending[rest:])
 	w.pending = w.pending[:rest]
 	for _, l := range w.lanes() {
