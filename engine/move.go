@@ -81,8 +81,9 @@ type lane struct {
 
 	ch         *channel // connected, or nil
 	connecting *channel
-	retiring   []*channel // of instances that have a successor
+	retiring   []*channel // that have a successor, or may have one
 	failures   int
+	refusals   int // of pieces, since one was carried
 	outdated   int
 	retryAt    time.Time
 	trouble    string
@@ -123,7 +124,7 @@ func (m *mover) routed(routes []route) {
 				}
 				if l.inst != r.local.inst || l.remote != r.remote.Instance {
 					m.replaceLocked(l)
-					l.failures, l.retryAt = 0, now
+					l.failures, l.refusals, l.retryAt = 0, 0, now
 				}
 				l.inst, l.remote, l.attrs, l.limits = r.local.inst, r.remote.Instance, r.remote.Attributes, limits
 				l.rank, l.index = r.local.rank, i
@@ -243,7 +244,7 @@ func (m *mover) refillLocked() {
 		return
 	}
 	m.pumping = true
-	var now time.Time
+	now := time.Now()
 	for m.again {
 		m.again = false
 		now = time.Now()
@@ -489,9 +490,20 @@ func (m *mover) blameLocked(l *lane, f health.Failure) {
 	}
 }
 
-// failedLocked paces the next attempt over a lane.
+// laneFailedLocked paces the next attempt over a lane.
 func (m *mover) laneFailedLocked(l *lane, now time.Time, reason string) {
 	l.trouble, l.outdated = reason, 0
 	l.retryAt = now.Add(m.s.e.spread(min(laneRetry, reconnectMin<<min(l.failures, 10))))
 	l.failures++
+}
+
+// laneRefusedLocked leaves a lane alone whose transport refused a piece, longer
+// each time until it carries one. What was posted before that says nothing more.
+func (m *mover) laneRefusedLocked(l *lane, now time.Time, reason string) {
+	if now.Before(l.retryAt) {
+		return
+	}
+	l.trouble = reason
+	l.retryAt = now.Add(m.s.e.spread(min(laneRetry, reconnectMin<<min(l.refusals, 10))))
+	l.refusals++
 }

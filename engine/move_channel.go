@@ -121,6 +121,16 @@ func (ch *channel) stallsAt() time.Time {
 	return ch.moved.Add(stalledAfter + size*time.Second/slowest)
 }
 
+// awaits reports whether an op on the endpoint may be waiting for its event.
+func (ch *channel) awaits() bool {
+	for _, c := range ch.posted {
+		if c.op != nil && c.op.event != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // takenLocked deals with what the transport did not take: it never left.
 func (m *mover) takenLocked(ch *channel, frames []sdk.Frame, n int, err error) {
 	if n < 0 || n > len(frames) {
@@ -172,12 +182,17 @@ func (ch *channel) Completed(cs []sdk.Completion) {
 // Received is not for endpoints for memory.
 func (ch *channel) Received([][]byte) { ch.m.s.e.stats.Nonsense.Add(1) }
 
-// closeLocked has the transport end an endpoint. Its chunks wait for that.
+// closeLocked has the transport end an endpoint. Its chunks wait for that. If it
+// may take as long as an application likes, its lane has another one meanwhile.
 func (m *mover) closeLocked(ch *channel) {
 	if ch.closing || ch.ended {
 		return
 	}
 	ch.closing = true
+	if l := ch.l; l.ch == ch && ch.awaits() {
+		l.ch, l.retiring = nil, append(l.retiring, ch)
+		l.retryAt = time.Now().Add(m.s.e.spread(reconnectMin))
+	}
 	if ch.se != nil {
 		m.s.e.tasks.Go(ch.se.Close)
 	}
@@ -209,12 +224,15 @@ func (m *mover) endedLocked(ch *channel, err error, own bool) {
 	if err != nil {
 		reason = err.Error()
 	}
-	if l.ch == ch {
+	current := l.ch == ch
+	if current {
 		l.ch = nil
 		if now.Sub(ch.begun) >= laneRetry {
 			l.failures = 0
 		}
 		m.laneFailedLocked(l, now, reason)
+	}
+	if current || ch.closing && ch.retired.IsZero() { // closeLocked has taken it out
 		kind := health.EndKind(err)
 		if ch.stalled {
 			kind = health.EndpointEnded // that was its own doing

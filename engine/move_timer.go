@@ -74,7 +74,7 @@ func (m *mover) overdueLocked(ch *channel, now time.Time) bool {
 	return true
 }
 
-// armLocked sets the timer to what is due next.
+// armLocked sets the timer to what falls due after now, when the pump has looked.
 func (m *mover) armLocked(now time.Time) {
 	var due time.Time
 	see := func(t time.Time) {

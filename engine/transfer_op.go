@@ -115,6 +115,7 @@ func (m *mover) hasLandedLocked(ch *channel) bool {
 
 // doneLocked takes in that a chunk has arrived, or that a flush is done.
 func (m *mover) doneLocked(c *chunk) {
+	c.ch.l.refusals = 0
 	if c.flush != nil {
 		c.flush.flushing--
 		for _, x := range c.lands {
@@ -197,7 +198,7 @@ func (m *mover) refusedLocked(c *chunk, why error) {
 	}
 	m.backLocked(c, ch.l.id, nil)
 	if code != sdk.Unsupported {
-		m.laneFailedLocked(ch.l, time.Now(), errorText(why))
+		m.laneRefusedLocked(ch.l, time.Now(), errorText(why))
 	}
 }
 
