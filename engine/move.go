@@ -244,7 +244,7 @@ func (m *mover) refillLocked() {
 		return
 	}
 	m.pumping = true
-	now := time.Now()
+	var now time.Time
 	for m.again {
 		m.again = false
 		now = time.Now()
