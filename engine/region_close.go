@@ -137,7 +137,7 @@ func (m *memory) recall(ctx context.Context) error {
 	var done <-chan struct{}
 	atLeast := time.After(goodbyeTimeout)
 	for began := time.Now(); ; m.e.freeze.Awake() {
-		held, answer, changed := m.heldStill(regions, began)
+		answer, changed, held := m.heldStill(regions, began)
 		if !answer {
 			return held
 		}
@@ -154,7 +154,7 @@ func (m *memory) recall(ctx context.Context) error {
 
 // heldStill tells which of the withdrawn regions are held, and whether any of
 // their readers has answered a moment ago or may be about to.
-func (m *memory) heldStill(regions []*Region, began time.Time) (held error, answer bool, changed <-chan struct{}) {
+func (m *memory) heldStill(regions []*Region, began time.Time) (answer bool, changed <-chan struct{}, held error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -167,7 +167,7 @@ func (m *memory) heldStill(regions []*Region, began time.Time) (held error, answ
 			answer = answer || ok && min(now.Sub(began), x.silentFor(m.e, now)) < stopTimeout
 		}
 	}
-	return held, answer, m.changed
+	return answer, m.changed, held
 }
 
 // settle forgets, at the engine's end, all readers but those that may map

@@ -23,7 +23,7 @@ import (
 const exitLost = 4
 
 func main() {
-	var gpus nvml.Reader = nvml.New()
+	gpus := nvml.New()
 	if file := os.Getenv(local.Simulation); file != "" {
 		fmt.Fprintf(os.Stderr, "warning: GPUs are simulated, as %s=%s asks for\n", local.Simulation, file)
 		gpus = nvml.Fake{}

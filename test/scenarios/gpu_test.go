@@ -124,7 +124,7 @@ func simulatedGPUs(t *testing.T, o simcuda.Options) *gpus {
 // openGPUs opens them in this process.
 func openGPUs(file string) (m *gpus, err error) {
 	m = &gpus{file: file}
-	var d cuda.Driver = libcuda.New()
+	d := libcuda.New()
 	if file != "" {
 		o, err := simcuda.Load(file)
 		if err != nil {

@@ -24,7 +24,6 @@ import (
 	"os"
 	"sync"
 
-	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/ibverbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/internal/verbs/simverbs"
 	"github.com/hawser-transport/hawser/plugins/rdma/rdmatransport"
@@ -51,7 +50,7 @@ func main() {
 
 // open finds the provider of verbs and begins to listen for faults.
 func open() (*opened, error) {
-	var p verbs.Provider = ibverbs.New()
+	p := ibverbs.New()
 	if file := os.Getenv(simulation); file != "" {
 		host, err := simverbs.Open(file)
 		if err != nil {

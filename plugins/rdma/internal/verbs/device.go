@@ -49,10 +49,12 @@ const (
 	GIDChange
 	// LIDChange: the port's LID changed.
 	LIDChange
-	// QPFatal, QPRequestError, QPAccessError: the queue pair is in the error state.
+	// QPFatal: the queue pair is in the error state.
 	QPFatal
-	QPRequestError // see QPFatal
-	QPAccessError  // see QPFatal
+	// QPRequestError: likewise, for a request that it cannot carry out.
+	QPRequestError
+	// QPAccessError: likewise, for a request that it may not carry out.
+	QPAccessError
 	// CommEstablished: the first message came to a queue pair not yet in RTS.
 	CommEstablished
 	// LastWQEReached: a queue pair in the error state takes no more receives
