@@ -273,6 +273,10 @@ func TestAConsumersProcessThatDoesNotDie(t *testing.T) {
 			short, stop := context.WithTimeout(context.Background(), time.Minute)
 			defer stop()
 			says(t, theirs.Close(short), []Code{Busy}, []string{"held by consumer a:1", "of which a process does not die"}, nil)
+			// Nobody answers for it, so nobody is waited for.
+			if answer, _, held := b.memory.heldStill([]*Region{theirs}, time.Now()); answer || held == nil {
+				t.Errorf("an answer may come: %v; held: %v", answer, held)
+			}
 			if began := time.Now(); host.Close(context.Background()) != nil || time.Since(began) > silenceCheck {
 				t.Errorf("host memory is free after %v", time.Since(began))
 			}

@@ -14,11 +14,11 @@ const madeUp = 1 << 62
 
 // next returns one above what was seen of a path.
 func (g *generations) next(seen uint64) uint64 {
-	if seen >= madeUp {
-		return seen + 1
-	}
 	for {
 		last := g.last.Load()
+		if seen >= madeUp && seen > last { // which is no attempt's of this engine
+			return seen + 1
+		}
 		if n := max(last, seen) + 1; g.last.CompareAndSwap(last, n) {
 			return n
 		}

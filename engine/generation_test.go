@@ -101,4 +101,9 @@ func TestGenerationsThatAreMadeUp(t *testing.T) {
 	if n := g.next(0); n != 43 {
 		t.Errorf("%d after 42", n)
 	}
+	// One below the bound counts, and the engine's own beyond it do as well.
+	own := g.next(g.next(madeUp - 1))
+	if n := g.next(0); n <= own {
+		t.Errorf("%d after %d: a path that was forgotten goes back", n, own)
+	}
 }

@@ -60,7 +60,7 @@ type mover struct {
 	reported int // of live, those that have ended as OutcomeUnknown
 	pumping  bool
 	again    bool // there may be more to do than the pump has seen
-	wide     bool // and that may be more than what there is room for now
+	wide     bool // and that may be for any op
 	ways     []spread.Way
 	opsDue   time.Time // when the next op has to end, or is given up, at the earliest
 	timer    *time.Timer
@@ -216,7 +216,7 @@ func (m *mover) submit(ops []*op) {
 			m.enqueueLocked(o)
 		}
 	}
-	m.pumpLocked()
+	m.refillLocked() // the others wait for the same as before
 }
 
 // stir looks again: something has changed that is not the mover's own.
@@ -233,7 +233,8 @@ func (m *mover) pumpLocked() {
 	m.refillLocked()
 }
 
-// refillLocked is pumpLocked where nothing has changed but that there is room.
+// refillLocked is pumpLocked where nothing has changed but that there may be
+// room, or new ops.
 func (m *mover) refillLocked() {
 	if m.self() {
 		m.copyQueuedLocked()
@@ -299,14 +300,13 @@ func (m *mover) fillLocked(now time.Time) (full []*channel) {
 			add(ch)
 		}
 	}
-	var waiting []*group
-	wide := m.wide
+	if m.wide {
+		m.queue.all()
+	} else {
+		m.queue.room()
+	}
 	m.wide = false
-	for wide || len(waiting) < maxWaiting || m.roomLocked(now) {
-		o, g := m.queue.next()
-		if o == nil {
-			break
-		}
+	for o, g := m.queue.next(); o != nil; o, g = m.queue.next() {
 		ch := m.placeLocked(o, g, now)
 		switch {
 		case ch != nil:
@@ -316,27 +316,14 @@ func (m *mover) fillLocked(now time.Time) (full []*channel) {
 			}
 			add(ch)
 		case o.err == nil:
-			waiting = append(waiting, m.queue.setAside())
+			m.queue.setAside()
 		}
 		if ch != nil && len(ch.frames) >= maxBatchOps {
-			m.again, m.wide = true, m.wide || wide
+			m.again = true
 			break
 		}
 	}
-	m.queue.putBack(waiting)
 	return full
-}
-
-// maxWaiting is how many groups of ops are looked at in vain where no endpoint has
-// room: they would be for each outcome.
-const maxWaiting = 64
-
-// roomLocked reports whether an endpoint has room for more.
-func (m *mover) roomLocked(now time.Time) bool {
-	return slices.ContainsFunc(m.order, func(l *lane) bool {
-		ch := l.ch
-		return ch != nil && ch.canSend(now) && ch.ops < ch.limits.Inflight && ch.bytes < uint64(ch.limits.InflightBytes)
-	})
 }
 
 // placeLocked posts the next chunk of an op, if there is a way with room, and
@@ -355,6 +342,7 @@ func (m *mover) chooseLocked(o *op, g *group, now time.Time) (ch *channel, stran
 	s := m.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	g.full = false
 	o.followLocked(s)
 	span := o.spans[0]
 	size := uint64(s.e.cfg.Transfer.ChunkBytes)
@@ -394,6 +382,7 @@ func (m *mover) chooseLocked(o *op, g *group, now time.Time) (ch *channel, stran
 	if able || c.Wait {
 		g.able(o, now)
 	}
+	g.full = c.Wait
 	return nil, !c.Wait
 }
 
@@ -492,6 +481,7 @@ func (m *mover) blameLocked(l *lane, f health.Failure) {
 
 // laneFailedLocked paces the next attempt over a lane.
 func (m *mover) laneFailedLocked(l *lane, now time.Time, reason string) {
+	m.wide = true // what waited for it goes another way
 	l.trouble, l.outdated = reason, 0
 	l.retryAt = now.Add(m.s.e.spread(min(laneRetry, reconnectMin<<min(l.failures, 10))))
 	l.failures++
@@ -503,6 +493,7 @@ func (m *mover) laneRefusedLocked(l *lane, now time.Time, reason string) {
 	if now.Before(l.retryAt) {
 		return
 	}
+	m.wide = true
 	l.trouble = reason
 	l.retryAt = now.Add(m.s.e.spread(min(laneRetry, reconnectMin<<min(l.refusals, 10))))
 	l.refusals++

@@ -139,7 +139,6 @@ func (m *mover) takenLocked(ch *channel, frames []sdk.Frame, n int, err error) {
 	if n == len(frames) || ch.ended {
 		return // Ended has dealt with all
 	}
-	m.wide = true // they may go another way
 	for _, f := range frames[n:] {
 		if c := ch.takeLocked(f.ID); c != nil {
 			m.refusedLocked(c, err)
@@ -166,14 +165,12 @@ func (ch *channel) Completed(cs []sdk.Completion) {
 			m.doneLocked(c)
 		case x.Outcome == sdk.NotPosted:
 			m.refusedLocked(c, x.Code)
-			m.wide = true
 		default:
 			// It may be carried out later: only the endpoint's end says
 			// that it will not.
 			ch.lost = append(ch.lost, c)
 			m.s.e.stats.chunks[chunkUnknown].Add(1)
 			m.closeLocked(ch)
-			m.wide = true
 		}
 	}
 	m.refillLocked()
@@ -188,7 +185,7 @@ func (m *mover) closeLocked(ch *channel) {
 	if ch.closing || ch.ended {
 		return
 	}
-	ch.closing = true
+	ch.closing, m.wide = true, true
 	if l := ch.l; l.ch == ch && ch.awaits() {
 		l.ch, l.retiring = nil, append(l.retiring, ch)
 		l.retryAt = time.Now().Add(m.s.e.spread(reconnectMin))
@@ -255,7 +252,7 @@ func (m *mover) connectLocked(l *lane, now time.Time) {
 	}
 	if err := m.s.e.watch.allow(m.s.a.address, now); err != nil {
 		m.laneFailedLocked(l, now, err.Error())
-		m.again, m.wide = true, true // another way, or none
+		m.again = true // another way, or none
 		return
 	}
 	l.generation = m.s.e.generations.next(l.generation)

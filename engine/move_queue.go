@@ -2,6 +2,7 @@ package engine
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 
 	"github.com/hawser-transport/hawser/sdk"
@@ -13,8 +14,11 @@ import (
 // ops it has, and those of other groups pass it.
 type turns struct {
 	groups map[groupKey]*group
-	heap   groupHeap // without those that are set aside
-	last   uint64
+	heap   groupHeap // to be looked at
+	// Those that were looked at in vain, until something changes: full wait for
+	// room, stuck for something else.
+	full, stuck groupHeap
+	last        uint64
 }
 
 // groupKey is all that says which ways an op can take.
@@ -26,8 +30,10 @@ type groupKey struct {
 
 // group is ops that are alike; there is none without any.
 type group struct {
-	key groupKey
-	ops []turn
+	key  groupKey
+	ops  []turn
+	kept int  // of ops, when ended ones were taken out last
+	full bool // a way takes them, and had no room
 	// Where no way takes them: since when none could, and whether the descriptor
 	// was asked for because of that, and that is over.
 	ableAt          time.Time
@@ -93,13 +99,47 @@ func (q *turns) drop(g *group) {
 	delete(q.groups, g.key)
 }
 
-// setAside takes the first group out of turn, until it is put back.
-func (q *turns) setAside() *group { return heap.Pop(&q.heap).(*group) }
-
-func (q *turns) putBack(groups []*group) {
-	for _, g := range groups {
-		heap.Push(&q.heap, g)
+// setAside takes the first group out of turn, which was looked at in vain.
+func (q *turns) setAside() {
+	g := heap.Pop(&q.heap).(*group)
+	g.tidy()
+	if g.full {
+		heap.Push(&q.full, g)
+	} else {
+		heap.Push(&q.stuck, g)
 	}
+}
+
+// room has the first groups looked at that wait for room.
+func (q *turns) room() {
+	for n := 0; n < maxWaiting && len(q.full) > 0; n++ {
+		heap.Push(&q.heap, heap.Pop(&q.full))
+	}
+}
+
+// maxWaiting is how many groups of ops are looked at where there may be room: all
+// would be for each outcome.
+const maxWaiting = 64
+
+// all has all groups looked at.
+func (q *turns) all() {
+	q.heap = slices.Concat(q.heap, q.full, q.stuck)
+	q.full, q.stuck = nil, nil
+	heap.Init(&q.heap)
+}
+
+// tidy takes out ops that have ended behind one that waits, where many may have.
+func (g *group) tidy() {
+	if len(g.ops) < 2*g.kept+maxWaiting {
+		return
+	}
+	ops := make([]turn, 0, len(g.ops))
+	for i, x := range g.ops {
+		if i == 0 || x.o.group == g && x.o.err == nil {
+			ops = append(ops, x)
+		}
+	}
+	g.ops, g.kept = ops, len(ops)
 }
 
 // able takes in that a way can carry the group's ops, or will.

@@ -83,7 +83,7 @@ func (m *mover) armLocked(now time.Time) {
 		}
 	}
 	see(m.opsDue)
-	queued := len(m.queue.heap) > 0
+	queued := len(m.queue.groups) > 0
 	if queued {
 		see(now.Add(strandedFor))
 	}

@@ -164,7 +164,7 @@ func (m *memory) heldStill(regions []*Region, began time.Time) (answer bool, cha
 		}
 		for _, x := range m.readers {
 			_, ok := x.holds[r]
-			answer = answer || ok && min(now.Sub(began), x.silentFor(m.e, now)) < stopTimeout
+			answer = answer || ok && !x.undead && min(now.Sub(began), x.silentFor(m.e, now)) < stopTimeout
 		}
 	}
 	return answer, m.changed, held

@@ -449,5 +449,5 @@ func (m *mover) cancel(ops []*op, cause error) {
 			m.failLocked(o, cause)
 		}
 	}
-	m.pumpLocked()
+	m.refillLocked()
 }

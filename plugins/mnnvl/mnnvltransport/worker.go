@@ -193,6 +193,7 @@ func (w *worker) run(c cuda.Context) error {
 			last = time.Now()
 			continue
 		}
+		busy = busy || len(w.pending) > 0 // for the place of an event
 		switch idle := time.Since(last); {
 		case !busy && closing:
 			return w.end(c)
