@@ -226,6 +226,14 @@ func (m *mover) stir() {
 	m.pumpLocked()
 }
 
+// announced looks again at what waited for an announcement of a region.
+func (m *mover) announced(k bufferKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.queue.of(k)
+	m.refillLocked()
+}
+
 // pumpLocked posts what there is room for. The lock is released while a
 // transport takes frames; what comes meanwhile is posted by this goroutine, too.
 func (m *mover) pumpLocked() {

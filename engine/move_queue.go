@@ -128,6 +128,20 @@ func (q *turns) all() {
 	heap.Init(&q.heap)
 }
 
+// of has the groups of one region at the peer looked at.
+func (q *turns) of(k bufferKey) {
+	for _, h := range []*groupHeap{&q.full, &q.stuck} {
+		*h = slices.DeleteFunc(*h, func(g *group) bool {
+			if g.key.remote == k {
+				q.heap = append(q.heap, g)
+			}
+			return g.key.remote == k
+		})
+		heap.Init(h)
+	}
+	heap.Init(&q.heap)
+}
+
 // tidy takes out ops that have ended behind one that waits, where many may have.
 func (g *group) tidy() {
 	if len(g.ops) < 2*g.kept+maxWaiting {

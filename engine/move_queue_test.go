@@ -8,9 +8,9 @@ import (
 	"github.com/hawser-transport/hawser/engine/internal/spread"
 )
 
-// queued makes an op of a region of its own.
-func queued(q *turns, local *Region) *op {
-	o := &op{local: local, spans: []spread.Span{{Length: 1}}}
+// queued makes an op on a region here and one at the peer.
+func queued(q *turns, local *Region, base uint64) *op {
+	o := &op{local: local, key: bufferKey{base: base}, spans: []spread.Span{{Length: 1}}}
 	q.add(o)
 	return o
 }
@@ -31,21 +31,25 @@ func looked(q *turns, full bool) (seen []*op) {
 func TestGroupsThatWaitAreLookedAtForAReason(t *testing.T) {
 	var q turns
 	var all []*op
-	for range 3 * maxWaiting {
-		all = append(all, queued(&q, &Region{}))
+	for i := range uint64(3 * maxWaiting) {
+		all = append(all, queued(&q, &Region{}, i%maxWaiting))
 	}
 	if seen := looked(&q, true); !slices.Equal(seen, all) {
 		t.Fatalf("%d of %d, or not in turn", len(seen), len(all))
 	}
-	more := &op{local: all[0].local, spans: []spread.Span{{Length: 1}}}
+	more := &op{local: all[0].local, key: all[0].key, spans: []spread.Span{{Length: 1}}}
 	q.add(more) // waits with its group
-	next := queued(&q, &Region{})
+	next := queued(&q, &Region{}, maxWaiting)
 	if seen := looked(&q, false); !slices.Equal(seen, []*op{next}) {
 		t.Errorf("%d groups are looked at for a new one", len(seen))
 	}
 	q.room()
 	if seen := looked(&q, true); !slices.Equal(seen, all[:maxWaiting]) {
 		t.Errorf("%d groups are looked at for room, or not the first", len(seen))
+	}
+	q.of(bufferKey{base: 7})
+	if seen := looked(&q, false); !slices.Equal(seen, []*op{all[7], all[7+maxWaiting], all[7+2*maxWaiting]}) {
+		t.Errorf("%d groups are looked at for a region", len(seen))
 	}
 	q.all()
 	if seen := looked(&q, true); !slices.Equal(seen, append(slices.Clone(all), next)) {
@@ -57,16 +61,16 @@ func TestGroupsThatWaitAreLookedAtForAReason(t *testing.T) {
 func TestEndedOpsAreNotKeptBehindOneThatWaits(t *testing.T) {
 	var q turns
 	region := &Region{}
-	first := queued(&q, region)
+	first := queued(&q, region, 0)
 	for range 100 * maxWaiting {
-		queued(&q, region).err = errors.New("cancelled")
+		queued(&q, region, 0).err = errors.New("cancelled")
 		q.all()
 		looked(&q, true)
 	}
 	if n := len(first.group.ops); n > 3*maxWaiting {
 		t.Errorf("%d ops are kept", n)
 	}
-	last := queued(&q, region)
+	last := queued(&q, region, 0)
 	q.all()
 	if o, _ := q.next(); o != first {
 		t.Error("the first op has lost its turn")

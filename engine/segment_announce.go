@@ -86,7 +86,7 @@ func (s *source) announcedLocked(l *lane, o *op, now time.Time) knowledge {
 			}
 			s.left(k)
 		}
-		s.mover.stir()
+		s.mover.announced(k)
 	})
 	return learns
 }
