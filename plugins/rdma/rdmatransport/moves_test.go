@@ -201,8 +201,13 @@ func TestRemoteAccessErrorsAreStale(t *testing.T) {
 	gone.Announce(t, a.Node)
 	must(t, b.Deregister(rigtest.Context(t), gone.Region.Capability))
 	must(t, f.HoldCompletions(a.host, "sim0", true))
-	for _, to := range []*rigtest.Memory{there, gone, there} {
-		must(t, x.Send(rigtest.Op(sdk.Write, here, 0, to, 0, size)))
+	// At once: once the second one has failed the endpoint takes no more.
+	var frames []sdk.Frame
+	for i, to := range []*rigtest.Memory{there, gone, there} {
+		frames = append(frames, sdk.Frame{ID: uint64(i + 1), Data: rigtest.Op(sdk.Write, here, 0, to, 0, size)})
+	}
+	if n, err := x.Endpoint.Send(frames, false); n != len(frames) || err != nil {
+		t.Fatalf("%d of %d taken: %v", n, len(frames), err)
 	}
 	must(t, f.HoldCompletions(a.host, "sim0", false))
 	wantOutcome(t, "a write before", outcome(t, x, 1), sdk.Done, 0)
