@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // moveCounters count what has to do with memory.
 type moveCounters struct {
-	Transfers, BytesMoved      atomic.Uint64
+	Transfers                  atomic.Uint64
 	RegionsClosed, MappingIdle atomic.Uint64
 
 	opEnds      [len(opEndNames)]atomic.Uint64

@@ -122,22 +122,21 @@ func (q *turns) room() {
 const maxWaiting = 64
 
 // all has all groups looked at.
-func (q *turns) all() {
-	q.heap = slices.Concat(q.heap, q.full, q.stuck)
-	q.full, q.stuck = nil, nil
-	heap.Init(&q.heap)
-}
+func (q *turns) all() { q.again(func(*group) bool { return true }) }
 
 // of has the groups of one region at the peer looked at.
-func (q *turns) of(k bufferKey) {
-	for _, h := range []*groupHeap{&q.full, &q.stuck} {
-		*h = slices.DeleteFunc(*h, func(g *group) bool {
-			if g.key.remote == k {
+func (q *turns) of(k bufferKey) { q.again(func(g *group) bool { return g.key.remote == k }) }
+
+func (q *turns) again(which func(g *group) bool) {
+	for _, waiting := range []*groupHeap{&q.full, &q.stuck} {
+		*waiting = slices.DeleteFunc(*waiting, func(g *group) bool {
+			yes := which(g)
+			if yes {
 				q.heap = append(q.heap, g)
 			}
-			return g.key.remote == k
+			return yes
 		})
-		heap.Init(h)
+		heap.Init(waiting)
 	}
 	heap.Init(&q.heap)
 }

@@ -74,7 +74,6 @@ func (m *mover) copyLocked(o *op) {
 	m.mu.Lock()
 	o.posted--
 	o.t.moved.Add(piece.Length)
-	e.stats.BytesMoved.Add(piece.Length)
 	e.stats.local.moved.Add(piece.Length)
 	if len(o.spans) > 0 {
 		m.enqueueLocked(o)

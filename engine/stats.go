@@ -118,7 +118,7 @@ func (e *Engine) Stats() Stats {
 		Pending: int(e.deliveries.n.Load()), Restarts: e.transports.restarts(), Associations: len(e.directory.all()),
 		Transfers: c.Transfers.Load(), PendingTransfers: int(e.transfers.n.Load()), OpsDone: c.opEnds[opDone].Load(),
 		OpsFailed: c.opEnds[opFailed].Load() + c.opEnds[opNotSent].Load(), OpsUnknown: c.opEnds[opUnknown].Load(),
-		BytesMoved: c.BytesMoved.Load(), ChunksRepeated: c.chunks[chunkRepeated].Load(), Fences: c.fences[fenceBegun].Load(),
+		BytesMoved: c.moved(), ChunksRepeated: c.chunks[chunkRepeated].Load(), Fences: c.fences[fenceBegun].Load(),
 		Regions: memory.regions, Mappings: memory.mappings, Unresolved: memory.unresolved,
 	}
 }

@@ -183,6 +183,15 @@ func (t *tally) byTransport() []*transportCounters {
 	return list
 }
 
+// moved is the bytes of all transfers that have arrived.
+func (t *tally) moved() uint64 {
+	n := t.local.moved.Load()
+	for _, c := range t.byTransport() {
+		n += c.moved.Load()
+	}
+	return n
+}
+
 // fallbackCount is how often copies changed from one transport to another.
 type fallbackCount struct {
 	way

@@ -133,7 +133,6 @@ func (m *mover) doneLocked(c *chunk) {
 	o := c.op
 	o.posted--
 	o.t.moved.Add(c.span.Length)
-	m.s.e.stats.BytesMoved.Add(c.span.Length)
 	c.ch.carried.moved.Add(c.span.Length)
 	if o.kind == sdk.Write && c.ch.limits.NeedsFlush && o.err == nil {
 		o.landed = append(o.landed, c)
